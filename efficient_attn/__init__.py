@@ -1,0 +1,47 @@
+"""Efficient attention variants behind one interface, measured and compared.
+
+Names resolve on first use, so that commands which need no tensors start without loading torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from efficient_attn.attention import (
+        MultiHeadAttention,
+        UnsupportedAttention,
+        VariantSpec,
+        attention,
+        describe,
+        list_variants,
+        register_variant,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MultiHeadAttention",
+    "UnsupportedAttention",
+    "VariantSpec",
+    "attention",
+    "describe",
+    "list_variants",
+    "register_variant",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    package = import_module("efficient_attn.attention")
+    # `attention` is the package itself: it can be called (see there), so that
+    # `ea.attention(q, k, v)` and `import efficient_attn.attention.masks` both mean what they say.
+    value = package if name == "attention" else getattr(package, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,135 @@
+"""The record: everything known about one contestant in one cell, as plain data.
+
+A record is complete in itself: what was asked, what answered, where, and what came out. Failures
+are records too. Nothing here imports torch, so that readers of results start at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+SCHEMA_VERSION = 1
+
+Status = Literal["ok", "oom", "timeout", "crashed", "unsupported", "diverged"]
+Measure = Literal["cost", "accuracy"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One measured (or failed) contestant.
+
+    key: hash of the request, the code that answered and the versions of what it stands on.
+    cell: identifier of the run of the cell; samples of records that share it are paired by round.
+    contestant: the name it was entered under; `variant` and `options` say what that is.
+    options: the options in effect, read back from the module; as requested when it never existed.
+    request: the workload (cost), or the task with its model and training settings (accuracy).
+    result: empty unless status is ``ok``; `CostResult` or `AccuracyResult` as a dict.
+    reason: what went wrong, for people; None when ok.
+    """
+
+    key: str
+    measure: Measure
+    status: Status
+    contestant: str
+    variant: str
+    options: dict[str, Any]
+    request: dict[str, Any]
+    cell: str
+    created: str
+    environment: dict[str, Any]
+    result: dict[str, Any] = field(default_factory=dict)
+    reason: str | None = None
+    schema: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        if self.schema != SCHEMA_VERSION:
+            raise ValueError(
+                f"record {self.key} has schema {self.schema}; this version reads {SCHEMA_VERSION}"
+            )
+        if self.status not in STATUSES:
+            raise ValueError(f"status {self.status!r} is not one of {', '.join(STATUSES)}")
+        if self.measure not in get_args(Measure):
+            raise ValueError(f"measure {self.measure!r} is not one of cost, accuracy")
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Record:
+        """Parse and validate; ValueError says what is missing or unknown."""
+        values = json.loads(text)
+        if not isinstance(values, dict):
+            raise ValueError("a record is a JSON object")
+        known = {item.name for item in fields(cls)}
+        unknown = sorted(set(values) - known)
+        if unknown:
+            raise ValueError(f"unknown record field(s): {', '.join(unknown)}")
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError(f"incomplete record: {error}") from error
+
+
+@dataclass(frozen=True)
+class CostResult:
+    """Time and memory of one pass.
+
+    samples_ms: one duration per round, in round order (the same round of every contestant of
+        the cell is one pair).
+    median_ms, low_ms, high_ms: median and its 95 % order-statistic interval.
+    noisy: the interval is wider than the target after all rounds were spent.
+    first_call_ms: the first call, with every one-off cost; not among the samples.
+    peak_tensor_bytes: peak of live tensor bytes above the inputs, None when unknown.
+    peak_method: where that peak comes from (``profiler`` or ``cuda_allocator``).
+    peak_rss_bytes: peak resident set of the worker above its baseline, None when unknown.
+    """
+
+    samples_ms: list[float]
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    noisy: bool
+    first_call_ms: float
+    calls_per_sample: int
+    peak_tensor_bytes: int | None
+    peak_method: str | None
+    peak_rss_bytes: int | None
+    parameters: int
+
+
+@dataclass(frozen=True)
+class AccuracyResult:
+    """What a small model reached with one variant, one seed.
+
+    value: `metric` on the test split, at the learning rate that validation picked.
+    baselines: metric of trivial predictors on the same test split (chance, majority, ...).
+    curve: [step, training loss] pairs of the picked run.
+    trials: one entry per learning rate: {"learning_rate", "validation", "status"}.
+    """
+
+    metric: str
+    higher_is_better: bool
+    value: float
+    validation: float
+    baselines: dict[str, float]
+    learning_rate: float
+    steps: int
+    train_seconds: float
+    parameters: int
+    curve: list[list[float]]
+    trials: list[dict[str, Any]]
+    peak_rss_bytes: int | None
+
+
+def digest(value: Any) -> str:
+    """Short stable hash of plain data."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:20]
