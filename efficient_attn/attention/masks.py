@@ -1,0 +1,117 @@
+"""The one mask object that variants read, and softmax attention under it.
+
+Inside the package a mask says who takes part: **True = the key is seen**. The doors of the
+package translate: `MultiHeadAttention` from torch.nn's "True = ignore", `attention` from
+`scaled_dot_product_attention`'s "True = take part".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class AttentionMask:
+    """Who may see whom, beyond what the variant itself restricts.
+
+    causal: query i of N sees keys j <= i + (M - N) of M; the last query sees every key.
+    key_padding: bool [B, M], True where the key exists; None = all exist.
+    pairwise: bool (True = seen) or float (added to the scores), broadcastable to [B, H, N, M].
+    """
+
+    causal: bool = False
+    key_padding: Tensor | None = None
+    pairwise: Tensor | None = None
+
+    def keep(self, N: int, M: int, device: torch.device) -> Tensor | None:
+        """Dense bool of everything boolean in the mask, broadcastable to [B, H, N, M].
+
+        Only for variants whose cost is N·M anyway, and for small N.
+        """
+        parts = []
+        if self.causal:
+            parts.append(causal_keep(N, M, device))
+        if self.key_padding is not None:
+            parts.append(self.key_padding[:, None, None, :])
+        if self.pairwise is not None and self.pairwise.dtype == torch.bool:
+            parts.append(self.pairwise)
+        return intersect(*parts)
+
+    def bias(self) -> Tensor | None:
+        """The float pairwise mask, or None."""
+        if self.pairwise is None or self.pairwise.dtype == torch.bool:
+            return None
+        return self.pairwise
+
+
+def causal_keep(N: int, M: int, device: torch.device) -> Tensor:
+    """Bool [N, M], True where key j <= i + (M - N)."""
+    return torch.ones(N, M, dtype=torch.bool, device=device).tril(M - N)
+
+
+def intersect(*masks: Tensor | None) -> Tensor | None:
+    """Logical and of the masks given, by broadcasting; None when there is none."""
+    result: Tensor | None = None
+    for mask in masks:
+        if mask is not None:
+            result = mask if result is None else result & mask
+    return result
+
+
+def _merge(keep: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
+    """Fold a float mask's own exclusions (-inf, or the lowest number of its type) into `keep`."""
+    if bias is None:
+        return keep, None
+    lowest = torch.finfo(bias.dtype).min
+    return intersect(keep, bias > lowest), bias
+
+
+def masked_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    keep: Tensor | None = None,
+    bias: Tensor | None = None,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """softmax(q kᵀ/√D + bias) v over the keys kept, through the fused kernel.
+
+    q [..., N, D], k [..., M, D], v [..., M, V], four dimensions in all; keep (bool) and bias
+    (float) broadcast to [..., N, M]. A query that keeps nothing gets zeros and passes no gradient:
+    it attends to everything inside the kernel, where -inf alone would make NaN, and is zeroed
+    after it.
+    """
+    keep, bias = _merge(keep, bias)
+    if keep is None:
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p)
+    alive = keep.any(-1, keepdim=True)
+    attn_mask = keep | ~alive
+    if bias is not None:
+        finite = bias.masked_fill(~(bias > torch.finfo(bias.dtype).min), 0.0).to(q.dtype)
+        attn_mask = finite.masked_fill(~attn_mask, float("-inf"))
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout_p)
+    return out.masked_fill(~alive, 0.0)
+
+
+def dense_weights(
+    q: Tensor, k: Tensor, keep: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    """The weights [..., N, M] that `masked_attention` applies, written out.
+
+    Scores and softmax are taken in fp32 at least; a query that keeps nothing has zero weights.
+    """
+    keep, bias = _merge(keep, bias)
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    scores = (q.to(dtype) * q.shape[-1] ** -0.5) @ k.to(dtype).transpose(-1, -2)
+    if bias is not None:
+        finite = bias.masked_fill(~(bias > torch.finfo(bias.dtype).min), 0.0)
+        scores = scores + finite.to(dtype)
+    if keep is None:
+        return scores.softmax(-1).to(q.dtype)
+    alive = keep.any(-1, keepdim=True)
+    scores = scores.masked_fill(~(keep | ~alive), float("-inf"))
+    return scores.softmax(-1).masked_fill(~alive, 0.0).to(q.dtype)

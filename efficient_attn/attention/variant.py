@@ -1,0 +1,132 @@
+"""What every attention variant is: a module on split heads, its options and its abilities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from efficient_attn.attention.masks import AttentionMask, dense_weights, intersect
+from efficient_attn.attention.registry import Capabilities, VariantSpec, refusal
+
+
+class AttentionVariant(nn.Module):
+    """Base of the variants. Letters: B batch, H heads, N queries, M keys, D and V head widths.
+
+    A subclass gives `forward`, and either `visible` (softmax attention under a pattern) or its
+    own `weights`; with capability ``decode`` also `init_state` and `step`.
+    """
+
+    name: ClassVar[str]
+    spec: ClassVar[VariantSpec]
+    Options: ClassVar[type]
+    capabilities: Capabilities = Capabilities()
+    refusals: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        options: Any,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        self.head_dim = head_dim
+        self.options = options
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
+    ) -> Tensor:
+        """q [B, H, N, D], k [B, H, M, D], v [B, H, M, V] -> [B, H, N, V]."""
+        raise NotImplementedError(f"{type(self).__name__} must define forward")
+
+    def weights(self, q: Tensor, k: Tensor, mask: AttentionMask) -> Tensor:
+        """The weights [B, H, N, M] for which ``weights @ v`` is the output; always dense."""
+        N, M = q.shape[-2], k.shape[-2]
+        keep = intersect(
+            mask.keep(N, M, q.device), self.visible(N, M, q.device, causal=mask.causal)
+        )
+        return dense_weights(q, k, keep, self.score_bias(N, M, mask))
+
+    def visible(self, N: int, M: int, device: torch.device, *, causal: bool) -> Tensor | None:
+        """Bool [N, M]: the variant's own pattern, before any mask; None = everyone."""
+        return None
+
+    def score_bias(self, N: int, M: int, mask: AttentionMask) -> Tensor | None:
+        """What is added to the scores, broadcastable to [B, H, N, M]; None = nothing."""
+        return mask.bias()
+
+    def init_state(
+        self,
+        batch: int,
+        *,
+        value_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Any:
+        """State before the first token, for `step`. value_dim: V, head_dim when None."""
+        raise refusal(self.name, "decode")
+
+    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """One token: q, k [B, H, 1, D], v [B, H, 1, V] -> output [B, H, 1, V] and new state.
+
+        The outputs equal those of the causal parallel form.
+        """
+        raise refusal(self.name, "decode")
+
+    @classmethod
+    def resolve(
+        cls, options: Any, *, max_len: int | None, grid: tuple[int, int] | None, layer: int | None
+    ) -> Any:
+        """Options with what the surroundings decide filled in (see `resolve_options`)."""
+        return options
+
+    @classmethod
+    def tie_layers(cls, cores: Sequence[nn.Module]) -> None:
+        """Called once with the cores of a stack, for variants that share between layers."""
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in asdict(self.options).items())
+
+
+class KeyValueCache:
+    """Keys and values seen so far, k [B, H, T, D], v [B, H, T, V], at `position` tokens."""
+
+    def __init__(self, k: Tensor, v: Tensor, position: int = 0) -> None:
+        self.k, self.v, self.position = k, v, position
+
+    @classmethod
+    def empty(
+        cls,
+        batch: int,
+        heads: int,
+        head_dim: int,
+        value_dim: int | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> KeyValueCache:
+        k = torch.empty(batch, heads, 0, head_dim, device=device, dtype=dtype)
+        v = torch.empty(batch, heads, 0, value_dim or head_dim, device=device, dtype=dtype)
+        return cls(k, v)
+
+    def append(self, k: Tensor, v: Tensor) -> KeyValueCache:
+        return KeyValueCache(
+            torch.cat([self.k, k], -2), torch.cat([self.v, v], -2), self.position + k.shape[-2]
+        )
+
+    def last(self, count: int, first: int = 0) -> KeyValueCache:
+        """The first `first` and the last `count` entries."""
+        T = self.k.shape[-2]
+        if first + count >= T:
+            return self
+
+        def pick(x: Tensor) -> Tensor:
+            return torch.cat([x[..., :first, :], x[..., T - count :, :]], -2)
+
+        return KeyValueCache(pick(self.k), pick(self.v), self.position)

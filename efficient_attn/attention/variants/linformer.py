@@ -1,0 +1,151 @@
+"""Linformer: keys and values projected along the length to K rows.
+
+Paper: Wang et al. 2020, "Linformer: Self-Attention with Linear Complexity", equation 7.
+
+    out = softmax(Q (E·Kᵢₙ)ᵀ / √d) (F·Vᵢₙ)      E, F ∈ R^{k × max_len} learned
+
+Sequences shorter than ``max_len`` use the first columns of E and F. Masked keys and values are set
+to zero before they are projected, so that they contribute nothing. ``share`` says what is common:
+"none" (E and F per head), "heads" (one E and one F), "kv" (one matrix for both), "layers" (one
+matrix for both in every layer of a stack).
+
+Cost: time and memory O(N·k) a head, and k·max_len parameters.
+
+It cannot be causal: every projected key mixes all positions, later ones included. The columns
+belong to positions, so moving a sequence (as left padding does) changes the result: pad right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from efficient_attn.attention.errors import OptionError, require_choice, require_int
+from efficient_attn.attention.masks import AttentionMask, dense_weights
+from efficient_attn.attention.registry import Capabilities, register_variant
+from efficient_attn.attention.variant import AttentionVariant
+
+
+@dataclass(frozen=True)
+class LinformerOptions:
+    """k: projected length; share: none, heads, kv or layers; max_len: longest input; seed: of E, F.
+
+    max_len must be given where nothing around the module decides it.
+    """
+
+    k: int = 256
+    share: str = "heads"
+    max_len: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_int("k", self.k, low=1)
+        require_choice("share", self.share, ["none", "heads", "kv", "layers"])
+        if self.max_len is not None:
+            require_int("max_len", self.max_len, low=1)
+        require_int("seed", self.seed, low=0)
+
+
+@register_variant(
+    "linformer",
+    paper='Wang et al. 2020, "Linformer"',
+    formula="softmax(Q (E K)ᵀ/√d) (F V)",
+    time="O(N·k·d)",
+    memory="O(N·(d + k))",
+)
+class Linformer(AttentionVariant):
+    """Softmax attention over k learned mixtures of all keys; linear in length, never causal."""
+
+    Options = LinformerOptions
+    capabilities = Capabilities(
+        noncausal_self=True, noncausal_cross=True, key_padding=True, weights=True
+    )
+    refusals = {  # noqa: RUF012
+        "causal_self": "each projected key mixes all positions",
+        "causal_cross": "each projected key mixes all positions",
+        "pairwise_mask": "projected keys belong to no single position",
+        "decode": "each projected key mixes all positions",
+    }
+
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        options: LinformerOptions,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(heads, head_dim, options)
+        if options.max_len is None:
+            raise OptionError(
+                "linformer needs max_len, the longest sequence it will see, "
+                "e.g. MultiHeadAttention(512, 8, variant='linformer', max_len=4096)"
+            )
+        shape = (heads if options.share == "none" else 1, options.k, options.max_len)
+        self.E = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        one_matrix = options.share in ("kv", "layers")
+        self.F = self.E if one_matrix else nn.Parameter(torch.empty_like(self.E))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Normal with variance 1/max_len: a projected row keeps the scale of a token."""
+        generator = torch.Generator().manual_seed(self.options.seed)
+        with torch.no_grad():
+            for matrix in dict.fromkeys([self.E, self.F]):
+                drawn = torch.randn(matrix.shape, generator=generator, dtype=torch.float64)
+                matrix.copy_(drawn / self.options.max_len**0.5)
+
+    @classmethod
+    def resolve(
+        cls,
+        options: LinformerOptions,
+        *,
+        max_len: int | None,
+        grid: tuple[int, int] | None,
+        layer: int | None,
+    ) -> LinformerOptions:
+        if options.max_len is None and max_len is not None:
+            options = replace(options, max_len=max_len)
+        if layer and options.share != "layers":
+            options = replace(options, seed=options.seed + layer)
+        return options
+
+    @classmethod
+    def tie_layers(cls, cores: Sequence[nn.Module]) -> None:
+        """Let every core with ``share="layers"`` use the first one's matrix."""
+        sharing = [c for c in cores if isinstance(c, cls) and c.options.share == "layers"]
+        for core in sharing[1:]:
+            core.E = core.F = sharing[0].E
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
+    ) -> Tensor:
+        keys = _project(self.E, k, mask, self.options.max_len)
+        values = _project(self.F, v, mask, self.options.max_len)
+        return F.scaled_dot_product_attention(q, keys, values, dropout_p=dropout_p)
+
+    def weights(self, q: Tensor, k: Tensor, mask: AttentionMask) -> Tensor:
+        """softmax(Q (E K)ᵀ/√d) F as [B, H, N, M]: may be negative, rows need not sum to 1."""
+        keys = _project(self.E, k, mask, self.options.max_len)
+        weights = dense_weights(q, keys) @ self.F[..., : k.shape[-2]].to(q.dtype)
+        if mask.key_padding is not None:
+            weights = weights.masked_fill(~mask.key_padding[:, None, None, :], 0.0)
+        return weights
+
+
+def _project(matrix: Tensor, x: Tensor, mask: AttentionMask, max_len: int) -> Tensor:
+    """matrix [1 or H, K, max_len] on x [B, H, M, D] -> [B, H, K, D], masked rows as zeros."""
+    M = x.shape[-2]
+    if M > max_len:
+        raise OptionError(
+            f"linformer was built for max_len={max_len} and got {M} keys; build it with a larger "
+            "max_len or shorten the input"
+        )
+    if mask.key_padding is not None:
+        x = x.masked_fill(~mask.key_padding[:, None, :, None], 0.0)
+    return matrix[..., :M].to(x.dtype) @ x

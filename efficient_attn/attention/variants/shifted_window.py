@@ -1,0 +1,298 @@
+"""Shifted-window attention of Swin, on a sequence or on a 2-D grid.
+
+Paper: Liu et al. 2021, "Swin Transformer", section 3.2; relative position bias: equation 4.
+
+Tokens are cut into non-overlapping windows, after a cyclic roll by ``shift``; a token attends
+within its window, and a region mask keeps apart what the roll has joined. Put plainly, along each
+axis token y belongs to group ⌊(y − shift)/window⌋ and sees exactly the tokens of its own group:
+
+    out_i = Σ_j softmax_j(q_i·k_j / √d + bias[pos_i − pos_j]) v_j   over   group(j) = group(i)
+
+Padding to whole windows comes before the roll and is masked, so any length and any grid work. On a
+grid, the shift is 0 along an axis no longer than its window (as in Swin); on a sequence it always
+holds, so that a prefix has the same groups as the whole.
+
+Cost: time O(N·T·d), memory O(N·(d + T)), T tokens in a window.
+
+Windows are counted from the start of the sequence: left padding moves them, so pad right. Causal
+attention has a meaning on a sequence only, and crossing to another sequence has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from efficient_attn.attention.errors import OptionError, as_pair, require_choice, require_int
+from efficient_attn.attention.masks import AttentionMask, masked_attention
+from efficient_attn.attention.registry import Capabilities, refusal, register_variant
+from efficient_attn.attention.variant import AttentionVariant, KeyValueCache
+
+
+@dataclass(frozen=True)
+class ShiftedWindowOptions:
+    """window, shift: tokens, an int or a pair (rows, columns) on a grid; grid: (rows, columns).
+
+    shift=None alternates between 0 and half a window from layer to layer of a stack, and is 0 in
+    a module on its own. relative_bias: learn Swin's bias per head and relative position.
+    """
+
+    window: int | tuple[int, int] = 64
+    shift: int | tuple[int, int] | None = None
+    grid: tuple[int, int] | None = None
+    relative_bias: bool = False
+
+    def __post_init__(self) -> None:
+        if self.grid is not None:
+            object.__setattr__(self, "grid", as_pair("grid", self.grid, low=1))
+        for name, low in (("window", 1), ("shift", 0)):
+            value = getattr(self, name)
+            if isinstance(value, (list, tuple)):
+                if self.grid is None:
+                    raise OptionError(f"{name}={value!r}: a pair needs grid=(rows, columns)")
+                object.__setattr__(self, name, as_pair(name, value, low=low))
+            elif value is not None:
+                require_int(name, value, low=low)
+        for size, shift in zip(self.windows, self.shifts, strict=True):
+            if shift >= size:
+                raise OptionError(f"shift={self.shift!r}: allowed is less than window={size}")
+        require_choice("relative_bias", self.relative_bias, [True, False])
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        return self._per_axis(self.window)
+
+    @property
+    def shifts(self) -> tuple[int, ...]:
+        return self._per_axis(self.shift or 0)
+
+    def _per_axis(self, value: int | tuple[int, int]) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        return (value,) if self.grid is None else (value, value)
+
+
+@register_variant(
+    "shifted_window",
+    paper='Liu et al. 2021, "Swin Transformer"',
+    formula="softmax(QKᵀ/√d + bias, within the group ⌊(y − shift)/window⌋) V",
+    time="O(N·T·d), T tokens in a window",
+    memory="O(N·(d + T))",
+    exact=True,
+)
+class ShiftedWindow(AttentionVariant):
+    """Softmax attention inside fixed windows that shift between layers; linear in length."""
+
+    Options = ShiftedWindowOptions
+    capabilities = Capabilities(
+        noncausal_self=True, causal_self=True, key_padding=True, weights=True, decode=True
+    )
+    refusals = {  # noqa: RUF012
+        "noncausal_cross": "a window holds queries and keys of the same positions",
+        "causal_cross": "a window holds queries and keys of the same positions",
+        "pairwise_mask": "it would be a dense N×M matrix, which windows exist to avoid",
+        "unequal_lengths": "a window holds queries and keys of the same positions",
+    }
+
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        options: ShiftedWindowOptions,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(heads, head_dim, options)
+        if options.grid is not None:
+            self.capabilities = replace(self.capabilities, causal_self=False, decode=False)
+        self.relative_bias: Tensor | None = None
+        if options.relative_bias:
+            entries = 1
+            for size in options.windows:
+                entries *= 2 * size - 1
+            self.relative_bias = nn.Parameter(
+                torch.zeros(entries, heads, device=device, dtype=dtype)
+            )
+
+    @classmethod
+    def resolve(
+        cls,
+        options: ShiftedWindowOptions,
+        *,
+        max_len: int | None,
+        grid: tuple[int, int] | None,
+        layer: int | None,
+    ) -> ShiftedWindowOptions:
+        if options.grid is None and grid is not None:
+            options = replace(options, grid=grid)
+        if options.shift is None:
+            half = tuple(size // 2 if (layer or 0) % 2 else 0 for size in options.windows)
+            shift = half[0] if options.grid is None else (half[0], half[1])
+            options = replace(options, shift=shift)
+        return options
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
+    ) -> Tensor:
+        B, _, N, _ = q.shape
+        windows = self._windows(N, q.device)
+        into, T = windows.tokens.flatten(), windows.tokens.shape[1]
+
+        def partition(x: Tensor) -> Tensor:
+            rows = x.transpose(1, 2).index_select(1, into)
+            return rearrange(rows, "b (c t) h d -> (b c) h t d", t=T)
+
+        keep = self._keep(windows, mask)
+        bias = self._bias_within(windows)
+        if keep is not None and keep.shape[0] not in (1, B * len(windows.tokens)):
+            keep = keep.repeat(B, 1, 1, 1)
+        out = masked_attention(partition(q), partition(k), partition(v), keep, bias, dropout_p)
+        rows = rearrange(out, "(b c) h t d -> b (c t) h d", b=B)
+        return rows.index_select(1, windows.slot_of).transpose(1, 2)
+
+    def visible(self, N: int, M: int, device: torch.device, *, causal: bool) -> Tensor:
+        groups = self._windows(N, device)
+        group = groups.group.flatten()[groups.slot_of]
+        return group[:, None] == group[None, :]
+
+    def score_bias(self, N: int, M: int, mask: AttentionMask) -> Tensor | None:
+        if self.relative_bias is None:
+            return None
+        positions = self._positions(N, self.relative_bias.device)
+        return self._bias(positions, positions)
+
+    def init_state(
+        self,
+        batch: int,
+        *,
+        value_dim: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> KeyValueCache:
+        """Keys and values of the group that the next token belongs to."""
+        if not self.capabilities.decode:
+            raise refusal(self.name, "decode", "a grid has no order to decode in")
+        return KeyValueCache.empty(batch, self.heads, self.head_dim, value_dim, device, dtype)
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: KeyValueCache
+    ) -> tuple[Tensor, KeyValueCache]:
+        (window,), (shift,) = self.options.windows, self.options.shifts
+        position = state.position
+        if (position - shift) % window == 0:  # the first token of a new group
+            state = KeyValueCache(state.k[..., :0, :], state.v[..., :0, :], position)
+        state = state.append(k, v)
+        bias = None
+        if self.relative_bias is not None:
+            group = torch.arange(state.k.shape[-2], device=q.device)[:, None]
+            bias = self._bias(group[-1:], group)
+        return masked_attention(q, state.k, state.v, None, bias), state
+
+    def _windows(self, N: int, device: torch.device) -> _Windows:
+        options = self.options
+        if options.grid is None:
+            axis = _cut(N, options.windows[0], options.shifts[0], device)
+            return _Windows(*axis)
+        rows, columns = options.grid
+        if rows * columns != N:
+            raise OptionError(
+                f"grid={options.grid}: holds {rows * columns} tokens, the input has {N}"
+            )
+        shifts = [
+            0 if length <= size else shift
+            for length, size, shift in zip(
+                options.grid, options.windows, options.shifts, strict=True
+            )
+        ]
+        vertical = _cut(rows, options.windows[0], shifts[0], device)
+        horizontal = _cut(columns, options.windows[1], shifts[1], device)
+        return _cross(vertical, horizontal, columns)
+
+    def _keep(self, windows: _Windows, mask: AttentionMask) -> Tensor | None:
+        """Bool [windows or B·windows, 1, T, T]; None when every window is whole and unmasked."""
+        keep = None
+        group = windows.group
+        if bool((group != group[:, :1]).any()):
+            keep = group[:, None, :, None] == group[:, None, None, :]
+        if mask.causal:
+            T = group.shape[1]
+            order = torch.ones(1, 1, T, T, dtype=torch.bool, device=group.device).tril()
+            keep = order if keep is None else keep & order
+        if mask.key_padding is not None:
+            exists = mask.key_padding[:, windows.tokens]  # [B, windows, T]
+            exists = rearrange(exists, "b c t -> b c 1 1 t")
+            both = exists if keep is None else exists & keep
+            keep = rearrange(both, "b c h i j -> (b c) h i j")
+        return keep
+
+    def _positions(self, N: int, device: torch.device) -> Tensor:
+        """Coordinates [N, axes] of the tokens."""
+        index = torch.arange(N, device=device)
+        if self.options.grid is None:
+            return index[:, None]
+        columns = self.options.grid[1]
+        return torch.stack([index // columns, index % columns], -1)
+
+    def _bias_within(self, windows: _Windows) -> Tensor | None:
+        """The bias between the slots of a window, [1, H, T, T]."""
+        if self.relative_bias is None:
+            return None
+        axes = [torch.arange(size, device=windows.group.device) for size in self.options.windows]
+        slots = torch.cartesian_prod(*axes).view(-1, len(axes))
+        return self._bias(slots, slots)
+
+    def _bias(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Bias [1, H, N, M] for coordinates [N, axes] and [M, axes].
+
+        Pairs further apart than a window, which are never seen, read an entry of no meaning.
+        """
+        assert self.relative_bias is not None
+        index: Tensor | int = 0
+        for axis, size in enumerate(self.options.windows):
+            offset = queries[:, None, axis] - keys[None, :, axis]
+            index = index * (2 * size - 1) + (offset + size - 1).clamp(0, 2 * size - 2)
+        return rearrange(self.relative_bias[index], "n m h -> 1 h n m")
+
+
+class _Windows(NamedTuple):
+    """tokens, group: [windows, T], the token in each slot (0 for padding, whose group is −2) and
+    its group; slot_of: [N], the slot of each token."""
+
+    tokens: Tensor
+    group: Tensor
+    slot_of: Tensor
+
+
+def _cut(length: int, window: int, shift: int, device: torch.device) -> _Windows:
+    """Cut one axis, padded to whole windows and then rolled by −shift."""
+    padded = -(-length // window) * window
+    tokens = (torch.arange(padded, device=device) + shift) % padded
+    group = torch.where(tokens < length, (tokens - shift).div(window, rounding_mode="floor"), -2)
+    slot_of = (torch.arange(length, device=device) - shift) % padded
+    tokens = torch.where(tokens < length, tokens, 0)
+    return _Windows(tokens.view(-1, window), group.view(-1, window), slot_of)
+
+
+def _cross(vertical: _Windows, horizontal: _Windows, columns: int) -> _Windows:
+    """Windows of a grid from those of its axes."""
+
+    def combine(rows: Tensor, cols: Tensor, stride: int) -> Tensor:
+        grid = rows[:, None, :, None] * stride + cols[None, :, None, :]
+        return rearrange(grid, "a b i j -> (a b) (i j)")
+
+    tokens = combine(vertical.tokens, horizontal.tokens, columns)
+    # A group is named by its row group and its column group; −1 and −2 are names like others.
+    names = columns + 3
+    group = combine(vertical.group + 2, horizontal.group + 2, names)
+    padding = combine((vertical.group == -2).int(), (horizontal.group == -2).int(), 2) > 0
+    group = torch.where(padding, -2, group)
+    height, width = vertical.tokens.shape[1], horizontal.tokens.shape[1]
+    v, h = vertical.slot_of[:, None], horizontal.slot_of[None, :]
+    window = (v // height) * horizontal.tokens.shape[0] + h // width
+    slot_of = window * (height * width) + (v % height) * width + h % width
+    return _Windows(tokens, group, slot_of.flatten())
