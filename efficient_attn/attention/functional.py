@@ -32,6 +32,7 @@ def attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
+    /,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
@@ -50,7 +51,7 @@ def attention(
     key_padding_mask bool [B, M]; scale: factor of the scores, 1/sqrt(D) when None.
     parameters: learned or drawn tensors of the variant by name (`core.state_dict()` of a module),
     e.g. ``{"E": ..., "F": ...}`` of linformer; those not given are drawn from the option ``seed``.
-    options: the variant's own (`describe`).
+    options: the variant's own (`describe`); one may be called k, so tensors go by position.
 
     Returns [B, H, N, V], or that and the weights [B, H, N, M] with need_weights. Raises
     `UnsupportedAttention` when the variant cannot honour the request.

@@ -48,9 +48,9 @@ class AttentionMask:
         return self.pairwise
 
 
-def causal_keep(N: int, M: int, device: torch.device) -> Tensor:
-    """Bool [N, M], True where key j <= i + (M - N)."""
-    return torch.ones(N, M, dtype=torch.bool, device=device).tril(M - N)
+def causal_keep(N: int, M: int, device: torch.device, columns: int | None = None) -> Tensor:
+    """Bool [N, M], True where key j <= i + (M - N); with `columns`, that many keys instead of M."""
+    return torch.ones(N, columns or M, dtype=torch.bool, device=device).tril(M - N)
 
 
 def intersect(*masks: Tensor | None) -> Tensor | None:

@@ -10,6 +10,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from efficient_attn.attention.apply import attend, expand_groups
+from efficient_attn.attention.errors import require_int
 from efficient_attn.attention.functional import make_core
 from efficient_attn.attention.masks import AttentionMask
 from efficient_attn.attention.registry import refusal, resolve_options
@@ -45,7 +46,11 @@ class MultiHeadAttention(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if head_dim is None:
+        for name, size in (("embed_dim", embed_dim), ("num_heads", num_heads)):
+            require_int(name, size, low=1)
+        if head_dim is not None:
+            require_int("head_dim", head_dim, low=1)
+        else:
             if embed_dim % num_heads:
                 raise ValueError(
                     f"embed_dim={embed_dim} is no multiple of num_heads={num_heads}; "
@@ -118,8 +123,15 @@ class MultiHeadAttention(nn.Module):
         """
         key = query if key is None else key
         value = key if value is None else value
-        if query.dim() != 3:
-            raise ValueError(f"query has shape {tuple(query.shape)}, expected [B, N, E]")
+        for name, tensor, width in (
+            ("query", query, self.embed_dim),
+            ("key", key, self.kdim),
+            ("value", value, self.vdim),
+        ):
+            if tensor.dim() != 3 or tensor.shape[-1] != width:
+                raise ValueError(
+                    f"{name} has shape {tuple(tensor.shape)}, expected [batch, length, {width}]"
+                )
         mask = self._mask(query, key, key_padding_mask, attn_mask, is_causal)
         q, k, v = self._project(query, key, value)
         out, weights = attend(

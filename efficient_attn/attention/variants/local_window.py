@@ -109,7 +109,7 @@ class LocalWindow(AttentionVariant):
         if G:
             keep = None if mask.key_padding is None else mask.key_padding[:, None, None, :]
             if mask.causal:
-                keep = intersect(keep, causal_keep(N, N, q.device)[:G])
+                keep = intersect(keep, causal_keep(G, G, q.device, columns=N))
             head = masked_attention(q[..., :G, :], k, v, keep, None, dropout_p)
             out = torch.cat([head, out[..., G:, :]], -2)
         return out

@@ -1,0 +1,57 @@
+"""From composed configuration to a cell, with every option checked before anything is measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from efficient_attn.attention import OptionError, make_options
+from efficient_attn.bench.accuracy_cell import AccuracyCell
+from efficient_attn.bench.cell import Cell, Contestant
+from efficient_attn.bench.cost_cell import CostCell, CostSettings
+from efficient_attn.bench.training import Training
+from efficient_attn.bench.worker import Limits
+from efficient_attn.bench.workload import Workload
+from efficient_attn.tasks import ModelConfig, make_task
+
+
+def cell_from_config(config: DictConfig) -> Cell:
+    """The cell that one composed configuration asks for; ValueError says what is wrong in it."""
+    values: Any = OmegaConf.to_container(config, resolve=True)
+    contestants = tuple(
+        _contestant(name, entry) for name, entry in (values.get("attention") or {}).items()
+    )
+    if not contestants:
+        raise ValueError("no contestants: choose some, e.g. attention=[full,local_window]")
+    how = dict(values["measure"])
+    measure = how.pop("name")
+    limits = Limits(how.pop("memory_cap_gb"), how.pop("timeout_s"))
+    if measure == "cost":
+        return CostCell(
+            contestants, limits, Workload.from_dict(values["workload"]), CostSettings(**how)
+        )
+    if measure == "accuracy":
+        return AccuracyCell(
+            contestants,
+            limits,
+            make_task(**values["task"]),
+            ModelConfig(**values["model"]),
+            Training(**values["training"]),
+            how["seed"],
+            how["device"],
+            how["threads"],
+        )
+    raise ValueError(f"measure.name={measure!r} is not one of cost, accuracy")
+
+
+def _contestant(name: str, entry: dict[str, Any]) -> Contestant:
+    options = dict(entry)
+    variant = options.pop("variant", None)
+    if variant is None:
+        raise ValueError(f"attention.{name} names no variant: add attention.{name}.variant=...")
+    try:
+        make_options(variant, options)
+    except OptionError as error:
+        raise OptionError(f"attention.{name}: {error}") from None
+    return Contestant(name, variant, options)

@@ -1,0 +1,14 @@
+"""Imported once by the server that workers are forked from, so that each starts ready.
+
+The profiler takes over a second to start for the first time in a process. Started and stopped
+here, before there are threads or tensors, it starts at once in every worker forked later.
+"""
+
+from torch.profiler import ProfilerActivity, profile
+
+from efficient_attn.bench import cost, trial
+
+__all__ = ["cost", "trial"]
+
+with profile(activities=[ProfilerActivity.CPU], profile_memory=True):
+    pass
