@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG_REQUEST
     try:
         return _command(chosen.command)(chosen)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, LookupError) as error:
         print(f"efficient-attn {chosen.command}: {error}", file=sys.stderr)
         return WRONG_REQUEST
 
@@ -124,11 +124,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="RESULTS",
         help="folder of records (default: results/demo)",
     )
-    pick.add_argument("--batch", type=int, help="as measured when left out")
-    pick.add_argument("--heads", type=int, help="as measured when left out")
-    pick.add_argument("--head-dim", type=int, help="as measured when left out")
-    pick.add_argument("--dtype", choices=("float32", "bfloat16", "float16", "float64"))
-    pick.add_argument("--device", help="cpu, cuda, ...; as measured when left out")
+    for flag, default in (("batch", 1), ("heads", 8), ("head-dim", 64)):
+        pick.add_argument(f"--{flag}", type=int, default=default, help=f"default: {default}")
+    pick.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16", "float64"),
+        default="float32",
+        help="default: float32",
+    )
+    pick.add_argument("--device", default="cpu", help="default: cpu")
     pick.add_argument(
         "--pass",
         dest="pass_",
@@ -137,9 +141,8 @@ def _parser() -> argparse.ArgumentParser:
         help="inference or a training step (default: forward)",
     )
     pick.add_argument("--memory-gb", type=float, help="reject what needs more, in GiB")
-    pick.add_argument("--milliseconds", type=float, help="reject what takes longer")
+    pick.add_argument("--milliseconds", type=float, help="reject what takes longer per pass")
     pick.add_argument("--need-weights", action="store_true", help="attention weights are needed")
-    pick.add_argument("--exact", action="store_true", help="exact softmax attention only")
     _json_flag(pick)
 
     doctor = word("doctor", "Print the environment and check it.", "efficient-attn doctor")

@@ -46,7 +46,7 @@ class CostSubject:
         baseline = memory.reset_peak_rss()
         first_call_ms = self._timed(1)
         peak = memory.peak_rss()
-        core = getattr(self._module, "core", self._module)
+        core: Any = getattr(self._module, "core", self._module)
         return {
             "options": asdict(core.options),
             "parameters": sum(p.numel() for p in self._module.parameters()),
@@ -135,18 +135,18 @@ def _build(
         key = torch.randn(w.batch, w.keys, width, **place) if w.cross else query
         padding = None if exists is None else ~exists
 
-        def forward() -> Tensor:
+        def through_module() -> Tensor:
             return module(query, key, key, key_padding_mask=padding, is_causal=w.causal)[0]
 
         leaves = [query, *([key] if w.cross else []), *module.parameters()]
-        return _Call(forward, leaves, backward), module
+        return _Call(through_module, leaves, backward), module
 
     core = make_core(variant, w.heads, w.head_dim, **place, **resolved).train(backward)
     q = torch.randn(w.batch, w.heads, w.length, w.head_dim, **place)
     k, v = (torch.randn(w.batch, w.heads, w.keys, w.head_dim, **place) for _ in range(2))
     mask = AttentionMask(w.causal, exists)
 
-    def forward() -> Tensor:
+    def through_core() -> Tensor:
         return attend(core, q, k, v, mask, cross=w.cross)[0]
 
-    return _Call(forward, [q, k, v, *core.parameters()], backward), core
+    return _Call(through_core, [q, k, v, *core.parameters()], backward), core

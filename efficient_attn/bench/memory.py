@@ -26,7 +26,7 @@ def peak_tensor_bytes(call: Callable[[], object], device: str) -> tuple[int, str
         return torch.cuda.max_memory_allocated(device) - before, "cuda_allocator"
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
-    results = profiler.profiler.kineto_results  # type: ignore[union-attr]
+    results = profiler.profiler.kineto_results
     events = [event for event in results.events() if event.name() == "[memory]"]
     live = peak = 0
     for event in sorted(events, key=lambda event: event.start_ns()):

@@ -14,8 +14,9 @@ from typing import Any
 import hydra
 from hydra import compose, initialize_config_module
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -41,6 +42,7 @@ class Plan:
     cells: list[Cell]
     results: Path
 
+    @property
     def keys(self) -> list[str]:
         return [cell.key(contestant) for cell in self.cells for contestant in cell.contestants]
 
@@ -49,7 +51,7 @@ class Plan:
         return Store(self.results)
 
     def missing(self) -> int:
-        return sum(not self.store.has(key) for key in self.keys())
+        return sum(not self.store.has(key) for key in self.keys)
 
 
 def make_plan(arguments: Sequence[str]) -> Plan:
@@ -134,6 +136,11 @@ def _compose(overrides: Sequence[str], **flags: Any) -> DictConfig:
 
 def _explain(error: HydraException, overrides: list[str]) -> str:
     """Hydra's message; for an unknown key, what stands at that place instead."""
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, choice = error.missing_cfg_file.rpartition("/")
+        available = GlobalHydra.instance().config_loader().get_group_options(group)
+        if available:
+            return f"there is no {group}={choice}; available: {', '.join(available)}"
     found = re.search(r"Could not override '([^']+)'", str(error))
     if not found:
         return str(error)

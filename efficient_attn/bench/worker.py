@@ -174,7 +174,7 @@ def _serve(
             if subject is None:
                 subject = factory(*arguments)
             extra = {"report": report} if wants_report else {}
-            answer = ("result", getattr(subject, method)(*call_arguments, **extra))
+            answer: tuple[Any, ...] = ("result", getattr(subject, method)(*call_arguments, **extra))
         except Exception as error:
             answer = ("failure", *_classify(error))
         connection.send(answer)

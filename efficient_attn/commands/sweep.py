@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(plan: Plan, console: Console) -> int:
     """Measure what the store lacks, then tell what the results say."""
-    asked, missing = len(plan.keys()), plan.missing()
+    asked, missing = len(plan.keys), plan.missing()
     _say(
         console,
         f"{asked} measurements asked, {asked - missing} already in {plan.results}, {missing} to do",
@@ -45,7 +45,7 @@ def run(plan: Plan, console: Console) -> int:
 
 def _conclude(plan: Plan, console: Console) -> int:
     """Closing tables, every failure in words, where to look next; returns the exit code."""
-    records = [record for key in plan.keys() if (record := plan.store.get(key)) is not None]
+    records = [record for key in plan.keys if (record := plan.store.get(key)) is not None]
     console.print(closing_table(records))
     console.print(slopes_table(records))
     failed = [record for record in records if record.status not in ("ok", "unsupported")]
@@ -53,10 +53,10 @@ def _conclude(plan: Plan, console: Console) -> int:
     for title, some in (("Not supported", refused), ("Failed", failed)):
         for line in dict.fromkeys(_failure_line(record) for record in some):
             _say(console, f"{title}: {line}")
-    lost = len(plan.keys()) - len(records)
+    lost = len(plan.keys) - len(records)
     _say(
         console,
-        f"{len(records) - len(failed)} of {len(plan.keys())} measurements done"
+        f"{len(records) - len(failed)} of {len(plan.keys)} measurements done"
         + (f", {len(failed)} failed" if failed else "")
         + (f", {lost} without a record (run the same command again)" if lost else "")
         + f". Records: {plan.store.records_folder}",
@@ -81,7 +81,7 @@ def _list_cells(plan: Plan, console: Console) -> int:
     for cell in plan.cells:
         names = [one.name for one in missing_contestants(cell, plan.store)]
         _say(console, f"{cell.label}: {', '.join(names) or 'complete'}")
-    _say(console, f"{plan.missing()} of {len(plan.keys())} measurements to do")
+    _say(console, f"{plan.missing()} of {len(plan.keys)} measurements to do")
     return ALL_DONE
 
 

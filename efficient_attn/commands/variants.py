@@ -46,7 +46,7 @@ def describe_command(arguments: argparse.Namespace) -> int:
 
 
 def _description(spec: VariantSpec) -> list[str]:
-    can = {name: value for name, value in asdict(spec.capabilities).items()}
+    can = asdict(spec.capabilities)
     equal_lengths = can.pop("equal_lengths")
     lines = [
         f"{spec.name}: {spec.summary}",
