@@ -1,0 +1,1 @@
+"""Records in, knowledge out: intervals, scaling fits, crossovers, the pick. Loads no tensors."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -139,14 +140,33 @@ def _registry() -> dict[str, type[AttentionVariant]]:
 
 
 def variant_class(name: str) -> type[AttentionVariant]:
-    """The class registered under `name`; ValueError lists what exists."""
+    """The class registered under `name`; ValueError lists what exists.
+
+    "module:Class" imports the module first, so that a variant of one's own can be named in a
+    configuration and found by worker processes.
+    """
     registry = _registry()
+    if ":" in name and name not in registry:
+        name = _import_variant(name)
     if name not in registry:
         raise ValueError(
             f"unknown attention variant {name!r}{_hint(name, registry)}; "
             f"available: {', '.join(sorted(registry))}"
         )
     return registry[name]
+
+
+def _import_variant(path: str) -> str:
+    """Import "module:Class" and return the name it is registered under."""
+    module, _, attribute = path.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"cannot load attention variant {path!r}: {error}") from error
+    name = getattr(found, "name", None)
+    if name not in _VARIANTS or _VARIANTS[name] is not found:
+        raise ValueError(f"{path} is no registered variant: decorate it with @ea.register_variant")
+    return name
 
 
 def list_variants(

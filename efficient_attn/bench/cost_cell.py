@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from efficient_attn.analysis.intervals import median_interval
 from efficient_attn.bench import environment
 from efficient_attn.bench.cell import Cell, Contestant, Progress
 from efficient_attn.bench.cost import CostSubject
+from efficient_attn.bench.intervals import median_interval
 from efficient_attn.bench.record import CostResult, Measure, Record
 from efficient_attn.bench.worker import Worker, WorkerFailure
 from efficient_attn.bench.workload import Workload

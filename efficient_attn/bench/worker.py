@@ -7,13 +7,12 @@ sweep goes on.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import resource
 import signal
-import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -183,13 +182,19 @@ def _serve(
 def _detach(output: str) -> None:
     """Own process group, output into a file, and an end with the parent."""
     os.setsid()
-    if sys.platform == "linux":
-        parent_death_signal = 1  # PR_SET_PDEATHSIG
-        ctypes.CDLL(None).prctl(parent_death_signal, signal.SIGKILL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(descriptor, stream)
     os.close(descriptor)
+
+
+def _end_with_parent() -> None:
+    """Wait, at no cost, until the parent is gone, however it went; then end this whole group."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.killpg(0, signal.SIGKILL)
 
 
 def _classify(error: BaseException) -> tuple[Status, str]:

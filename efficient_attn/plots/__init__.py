@@ -1,0 +1,1 @@
+"""Figures from records, drawn without a window or any global plotting state."""

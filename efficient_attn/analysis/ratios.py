@@ -1,0 +1,48 @@
+"""How many times as long: times of records and their ratios, each with its interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from efficient_attn.bench.intervals import CONFIDENCE, Interval, median_interval
+from efficient_attn.bench.record import Record
+
+
+@dataclass(frozen=True)
+class Ratio(Interval):
+    """Time of one contestant over the time of another; below 1 is faster than the other.
+
+    paired: formed within the rounds of one cell, so that machine drift cancels. False means two
+        medians taken at different times were divided: trust it less than its interval says.
+    """
+
+    paired: bool = True
+
+
+def time_interval(record: Record, confidence: float = CONFIDENCE) -> Interval:
+    """Median time of an ok cost record, in ms."""
+    return median_interval(record.result["samples_ms"], confidence)
+
+
+def ratio(record: Record, other: Record, confidence: float = CONFIDENCE) -> Ratio:
+    """Time of `record` over time of `other`, both ok cost records of the same workload.
+
+    Records of one cell with equally many samples are paired: the median of the ratios of their
+    rounds. Otherwise the medians are divided, the ends are those farthest apart, and `paired` is
+    False.
+    """
+    mine, theirs = record.result["samples_ms"], other.result["samples_ms"]
+    if record.cell == other.cell and len(mine) == len(theirs):
+        pairs = [a / b for a, b in zip(mine, theirs, strict=True)]
+        inner = median_interval(pairs, confidence)
+        return Ratio(inner.value, inner.low, inner.high, inner.n, inner.confidence, paired=True)
+    return divide(time_interval(record, confidence), time_interval(other, confidence))
+
+
+def divide(one: Interval, other: Interval) -> Ratio:
+    """Quotient of two positive intervals known apart from each other: the ends farthest apart."""
+    low = max(one.low, 0.0) / other.high if other.high > 0 else 0.0
+    high = one.high / other.low if other.low > 0 else math.inf
+    n, confidence = min(one.n, other.n), min(one.confidence, other.confidence)
+    return Ratio(one.value / other.value, low, high, n, confidence, paired=False)

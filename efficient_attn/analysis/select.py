@@ -1,0 +1,236 @@
+"""Which records belong together: the same workload apart from length, the same contestant.
+
+A results folder may hold several sweeps, machines, code versions and option sets. Everything that
+draws or ranks goes through here first, so that nothing unlike is ever joined into one curve.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from efficient_attn.bench.record import Record
+from efficient_attn.bench.workload import PASSES, PATTERNS, Workload
+
+# Options that the surroundings of a module decide (length, image, run): they make no new variant.
+SURROUNDINGS = frozenset({"max_len", "grid", "seed"})
+
+PATTERN_NAMES = {
+    "noncausal_self": "self-attention",
+    "causal_self": "causal self-attention",
+    "noncausal_cross": "cross-attention",
+    "causal_cross": "causal cross-attention",
+}
+PASS_NAMES = {"forward": "forward", "forward_backward": "forward+backward"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a curve over lengths keeps fixed besides pattern and pass.
+
+    key_length: None when the keys grow with the queries.
+    machine: name of the device the records were taken on.
+    """
+
+    batch: int
+    heads: int
+    head_dim: int
+    key_length: int | None
+    padding: float
+    dtype: str
+    device: str
+    threads: int | None
+    scope: str
+    machine: str
+
+    @classmethod
+    def of(cls, record: Record) -> Setting:
+        work = Workload.from_dict(record.request)
+        return cls(
+            batch=work.batch,
+            heads=work.heads,
+            head_dim=work.head_dim,
+            key_length=None if work.keys == work.length else work.keys,
+            padding=work.padding,
+            dtype=work.dtype,
+            device=work.device,
+            threads=work.threads,
+            scope=work.scope,
+            machine=machine(record),
+        )
+
+    def __str__(self) -> str:
+        parts = [f"batch {self.batch}", f"{self.heads} heads × {self.head_dim}", self.dtype]
+        parts.append(self.device if self.threads is None else f"{self.device}, {_threads(self)}")
+        parts.append(f"{self.scope} scope")
+        if self.key_length is not None:
+            parts.append(f"{self.key_length} keys")
+        if self.padding:
+            parts.append(f"{self.padding:.0%} padding")
+        return ", ".join(parts)
+
+
+def machine(record: Record) -> str:
+    """Name of the device a record was taken on; empty when it was not recorded."""
+    environment = record.environment
+    return str(environment.get("device_name") or environment.get("cpu") or "")
+
+
+def length_of(record: Record) -> int:
+    """Queries N of a cost record, tokens of an accuracy record's task (0 when it has none)."""
+    if record.measure == "cost":
+        return int(record.request["length"])
+    return int(record.request["task"].get("length") or 0)
+
+
+def pass_of(record: Record) -> str:
+    return str(record.request.get("pass", "forward"))
+
+
+def pattern_of(record: Record) -> str:
+    request = record.request if record.measure == "cost" else record.request["task"]
+    return str(request.get("pattern", "noncausal_self"))
+
+
+def costs(records: Iterable[Record]) -> list[Record]:
+    """Cost records, contestants told apart by their options."""
+    return relabel(record for record in records if record.measure == "cost")
+
+
+def newest(records: Iterable[Record]) -> list[Record]:
+    """One record per contestant, setting, pattern, pass and length: the one created last."""
+    kept: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        place = (record.contestant, _group(record), length_of(record))
+        if place not in kept or kept[place].created <= record.created:
+            kept[place] = record
+    return list(kept.values())
+
+
+def by_setting(records: Iterable[Record]) -> dict[Setting, list[Record]]:
+    """Cost records by setting, the setting with most records first."""
+    groups: dict[Setting, list[Record]] = defaultdict(list)
+    for record in newest(costs(records)):
+        groups[Setting.of(record)].append(record)
+    return dict(sorted(groups.items(), key=lambda item: (-len(item[1]), str(item[0]))))
+
+
+def setting_names(settings: Iterable[Setting]) -> dict[Setting, str]:
+    """How to write each setting; with its machine where one text would stand for several."""
+    settings = list(settings)
+    texts = [str(setting) for setting in settings]
+    return {
+        setting: text
+        if texts.count(text) == 1
+        else f"{text}, {setting.machine or 'unnamed machine'}"
+        for setting, text in zip(settings, texts, strict=True)
+    }
+
+
+def patterns_in(records: Iterable[Record]) -> list[str]:
+    found = {pattern_of(record) for record in records}
+    return [pattern for pattern in PATTERNS if pattern in found]
+
+
+def passes_in(records: Iterable[Record]) -> list[str]:
+    found = {pass_of(record) for record in records}
+    return [name for name in PASSES if name in found]
+
+
+def contestants_in(records: Iterable[Record]) -> list[str]:
+    """Names in the order people look for them: full first, then the alphabet."""
+    return sorted({record.contestant for record in records}, key=contestant_order)
+
+
+def contestant_order(name: str) -> tuple[int, str]:
+    base = entry_name(name)
+    return (0 if base == "full" else 1 if base.startswith("full") else 2, name)
+
+
+def entry_name(contestant: str) -> str:
+    """The name a contestant was entered under, without the options that `relabel` added."""
+    return contestant.split(" (", 1)[0]
+
+
+def relabel(records: Iterable[Record]) -> list[Record]:
+    """Tell apart records of one name that were taken with different options.
+
+    Where one name covers several option sets in the same workload (apart from length) or task,
+    the options that differ join the name: ``local_window (window=64)``. Failures carry the options
+    as requested, perhaps fewer; they join the only set they agree with, or keep the bare name.
+    """
+    groups: dict[tuple[Any, ...], list[Record]] = defaultdict(list)
+    for record in records:
+        groups[(record.measure, record.contestant, _group(record))].append(record)
+    return [named for members in groups.values() for named in _tell_apart(members)]
+
+
+def shared_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Options that both have with different values, those of the surroundings aside."""
+    names = (set(one) & set(other)) - SURROUNDINGS
+    return sorted(name for name in names if _text(one[name]) != _text(other[name]))
+
+
+def _group(record: Record) -> str:
+    """The request apart from length and seed, with pattern, pass and machine, as text."""
+    if record.measure == "cost":
+        fixed = asdict(Setting.of(record))
+        return _text({**fixed, "pattern": pattern_of(record), "pass": pass_of(record)})
+    request = {name: value for name, value in record.request.items() if name != "seed"}
+    return _text({**request, "machine": machine(record)})
+
+
+def _tell_apart(members: list[Record]) -> list[Record]:
+    sets = {_text(_identity(record)): _identity(record) for record in members if record.ok}
+    if len(sets) < 2:
+        return members
+    shared = set.intersection(*(set(identity) for identity in sets.values()))
+    differing = sorted(
+        name for name in shared if len({_text(identity[name]) for identity in sets.values()}) > 1
+    )
+    suffixes = {
+        _suffix(identity, differing): {name: identity[name] for name in differing}
+        for identity in sets.values()
+    }
+    named = []
+    for record in members:
+        mine = _identity(record)
+        fitting = [
+            suffix
+            for suffix, values in suffixes.items()
+            if not any(_contradicts(mine.get(name), value) for name, value in values.items())
+        ]
+        suffix = fitting[0] if len(fitting) == 1 else ""
+        named.append(replace(record, contestant=record.contestant + suffix))
+    return named
+
+
+def _contradicts(requested: Any, effective: Any) -> bool:
+    """None in a request leaves the choice open."""
+    return requested is not None and _text(requested) != _text(effective)
+
+
+def _identity(record: Record) -> dict[str, Any]:
+    kept = {name: value for name, value in record.options.items() if name not in SURROUNDINGS}
+    return {"variant": record.variant, **kept}
+
+
+def _suffix(identity: Mapping[str, Any], names: list[str]) -> str:
+    if not names:
+        return ""
+    return " (" + ", ".join(f"{name}={_plain(identity[name])}" for name in names) + ")"
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else _text(value)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _threads(setting: Setting) -> str:
+    return f"{setting.threads} thread" + ("" if setting.threads == 1 else "s")

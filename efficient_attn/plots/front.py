@@ -1,0 +1,155 @@
+"""Accuracy against time: who pays for accuracy with time, and who pays for nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from efficient_attn.analysis.accuracy import Score, TaskScores, task_scores
+from efficient_attn.analysis.ratios import time_interval
+from efficient_attn.analysis.select import (
+    Setting,
+    by_setting,
+    contestant_order,
+    length_of,
+    pass_of,
+    pattern_of,
+)
+from efficient_attn.bench.record import Record
+from efficient_attn.plots.style import HIGHER, LOWER, new_figure, plain_numbers, style_of, tidy
+
+FADED = 0.35
+
+
+@dataclass(frozen=True)
+class Point:
+    """One contestant on one task. time: ms or s, as the panel's axis says."""
+
+    contestant: str
+    time: float
+    score: Score
+
+    @property
+    def accuracy(self) -> float:
+        return self.score.value.value if self.score.value else math.nan
+
+
+def front_figure(records: Iterable[Record]) -> Figure:
+    """One panel per task: mean accuracy over time, the Pareto front solid and the rest faded.
+
+    Time is the forward+backward median of the same contestants at the measured length nearest to
+    the task's, all from one setting; where some contestant has none, training seconds serve for
+    all. ValueError when there are no scores to draw.
+    """
+    records = list(records)
+    tasks = [task for task in task_scores(records) if any(score.value for score in task.scores)]
+    if not tasks:
+        raise ValueError("there are no accuracy scores to draw: run an accuracy sweep first")
+    columns = min(len(tasks), 3)
+    rows = -(-len(tasks) // columns)
+    figure = new_figure(4.6 * columns + 2.4, 3.9 * rows + 0.4)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, task in zip(grid, tasks, strict=False):
+        points, label = timed(task, records)
+        _panel(axes, task, points, label)
+    for axes in grid[len(tasks) :]:
+        axes.set_visible(False)
+    _legend(figure, tasks)
+    figure.suptitle("Accuracy against time: the front solid, the rest faded", fontsize=11)
+    return figure
+
+
+def timed(task: TaskScores, records: Iterable[Record]) -> tuple[list[Point], str]:
+    """The scored contestants of a task with their times, and what that time is."""
+    scored = [score for score in task.scores if score.value is not None]
+    best: tuple[float, list[Point], str] | None = None
+    for setting, members in by_setting(records).items():
+        for length, times in _times(members, task.pattern).items():
+            if all(score.contestant in times for score in scored):
+                distance = abs(math.log(length / max(task.length, 1)))
+                if best is None or distance < best[0]:
+                    points = [Point(s.contestant, times[s.contestant], s) for s in scored]
+                    best = distance, points, _label(length, setting)
+    if best is not None:
+        return best[1], best[2]
+    return [
+        Point(score.contestant, score.train_seconds or math.nan, score) for score in scored
+    ], "training, s"
+
+
+def pareto(points: list[Point], *, higher_is_better: bool) -> list[Point]:
+    """Points that no other beats in both time and accuracy, by rising time."""
+    sign = 1.0 if higher_is_better else -1.0
+    front: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.time, -sign * point.accuracy)):
+        if not front or sign * point.accuracy > sign * front[-1].accuracy:
+            front.append(point)
+    return front
+
+
+def _times(records: list[Record], pattern: str) -> dict[int, dict[str, float]]:
+    times: dict[int, dict[str, float]] = defaultdict(dict)
+    for record in records:
+        if record.ok and pattern_of(record) == pattern and pass_of(record) == "forward_backward":
+            times[length_of(record)][record.contestant] = time_interval(record).value
+    return times
+
+
+def _label(length: int, setting: Setting) -> str:
+    return f"forward+backward at N={length}, ms\n{setting}"
+
+
+def _panel(axes: Axes, task: TaskScores, points: list[Point], label: str) -> None:
+    tidy(axes)
+    front = pareto(points, higher_is_better=task.higher_is_better)
+    axes.plot(
+        [point.time for point in front],
+        [point.accuracy for point in front],
+        color="#555555",
+        linewidth=1.2,
+        drawstyle="steps-post",
+        zorder=1,
+        label="_front",
+    )
+    for point in points:
+        look = style_of(point.contestant, point.score.variant)
+        value = point.score.value
+        reach = value.high - value.value if value is not None and value.known else 0.0
+        axes.errorbar(
+            [point.time],
+            [point.accuracy],
+            yerr=[reach],
+            fmt=look.marker,
+            color=look.color,
+            alpha=1.0 if point in front else FADED,
+            capsize=3,
+            markersize=8,
+            label=point.contestant,
+        )
+    axes.set_xscale("log")
+    axes.margins(x=0.12, y=0.1)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(FuncFormatter(plain_numbers))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel(f"{label}\n{LOWER.replace('↓', '←')}", fontsize=8)
+    axes.set_ylabel(f"{task.metric}   {HIGHER if task.higher_is_better else LOWER}", fontsize=9)
+    silent = [f"{s.contestant}: {s.status}" for s in task.scores if s.value is None]
+    axes.set_title("\n".join([task.label, *silent]), fontsize=10)
+
+
+def _legend(figure: Figure, tasks: list[TaskScores]) -> None:
+    variants = {s.contestant: s.variant for task in tasks for s in task.scores if s.value}
+    handles = []
+    for name in sorted(variants, key=contestant_order):
+        look = style_of(name, variants[name])
+        handles.append(
+            Line2D([], [], color=look.color, marker=look.marker, linestyle="none", label=name)
+        )
+    figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False)

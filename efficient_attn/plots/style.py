@@ -1,0 +1,89 @@
+"""One look per contestant in every figure, and how axes say which direction is better.
+
+Colours are Okabe and Ito's palette and Tol's muted one, both made for colour-blind readers; the
+marker repeats the distinction for print in grey.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from efficient_attn.analysis.select import entry_name
+
+LOWER = "↓ lower is better"
+HIGHER = "↑ higher is better"
+
+_KNOWN = {
+    "full": ("#000000", "o"),
+    "full_naive": ("#777777", "s"),
+    "local_window": ("#0072B2", "^"),
+    "linformer": ("#E69F00", "D"),
+    "performer": ("#009E73", "v"),
+    "shifted_window": ("#CC79A7", "P"),
+}
+_COLOURS = ("#D55E00", "#56B4E9", "#332288", "#882255", "#999933", "#44AA99")
+_MARKERS = ("<", ">", "p", "h", "*", "d", "8", "H")
+_DASHES = ((0, (5, 2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2, 1, 2)))
+
+
+@dataclass(frozen=True)
+class Style:
+    """Keyword arguments of a matplotlib line."""
+
+    color: str
+    marker: str
+    linestyle: Any = "-"
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def style_of(contestant: str, variant: str | None = None) -> Style:
+    """The look of a contestant: a function of its name (and variant) alone, never of the company.
+
+    An unknown name of a known variant keeps the variant's colour with its own marker and dashes;
+    an unknown variant gets a colour of its own from the rest of the palette.
+    """
+    if contestant in _KNOWN:
+        return Style(*_KNOWN[contestant])
+    number = int.from_bytes(hashlib.sha256(contestant.encode()).digest()[:4], "big")
+    marker = _MARKERS[number % len(_MARKERS)]
+    dashes = _DASHES[number // len(_MARKERS) % len(_DASHES)]
+    for base in (entry_name(contestant), variant):
+        if base in _KNOWN:
+            return Style(_KNOWN[base][0], marker, dashes)
+    return Style(_COLOURS[number // 64 % len(_COLOURS)], marker)
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure in inches with automatic layout and no window or global state behind it."""
+    return Figure(figsize=(width, height), layout="constrained", dpi=120)
+
+
+def tidy(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, which="major", color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(labelsize=9)
+
+
+def length_axis(axes: Axes, lengths: list[int]) -> None:
+    """Logarithmic axis with a tick at measured lengths, thinned so that labels stay apart."""
+    axes.set_xscale("log", base=2)
+    step = -(-len(lengths) // 7)
+    shown = lengths[::-1][::step][::-1]
+    axes.xaxis.set_major_locator(FixedLocator(shown))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
+    axes.set_xlabel("length N", fontsize=9)
+
+
+def plain_numbers(value: float, _position: int | None = None) -> str:
+    """Tick text without powers of ten where people read them easily."""
+    return f"{value:g}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:.0e}"

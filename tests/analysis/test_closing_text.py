@@ -1,0 +1,151 @@
+"""What the terminal shows: complete names, failures by status, predictions marked."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from synthetic import ENVIRONMENT, accuracy, cells, cost, scores
+
+from efficient_attn.analysis.pick import Request, pick
+from efficient_attn.analysis.report_text import (
+    closing_table,
+    print_closing,
+    print_ranking,
+    print_slopes,
+)
+from efficient_attn.analysis.terminal import number
+from efficient_attn.bench.record import Record
+
+LONG = "a_contestant_whose_name_is_so_long_that_tables_like_to_cut_it_short_somewhere"
+
+
+def closing(records: list[Record]) -> str:
+    out = io.StringIO()
+    print_closing(records, out)
+    return out.getvalue()
+
+
+def row(text: str, name: str) -> list[str]:
+    return next(line.split() for line in text.splitlines() if line.split()[:1] == [name])
+
+
+def test_plain_text_without_a_terminal_and_no_name_is_cut() -> None:
+    text = closing(cells(contestants=("full", LONG)))
+    assert LONG in text
+    assert "\x1b" not in text
+    assert "…" not in text
+
+
+def test_a_narrow_terminal_folds_instead_of_cutting() -> None:
+    out = io.StringIO()
+    Console(file=out, width=60, force_terminal=True).print(
+        closing_table(cells(contestants=("full", LONG)))
+    )
+    assert "…" not in out.getvalue()
+
+
+def test_medians_stand_under_their_lengths_and_failures_show_their_status() -> None:
+    records = cells((256, 512), patterns=("causal_self",), noise=0, passes=("forward",))
+    records = [r for r in records if (r.contestant, r.request["length"]) != ("performer", 256)]
+    records += [cost("performer", 1024, pattern="causal_self", status="oom", reason="full up")]
+    records += [cost("full", 1024, pattern="causal_self", median=4.0, noise=0, noisy=True)]
+    text = closing(records)
+    assert row(text, "contestant") == ["contestant", "N=256", "N=512", "N=1024"]
+    assert row(text, "performer")[1] == "·"
+    assert row(text, "performer")[3] == "oom"
+    assert row(text, "full")[3] == "~4.00"
+    assert row(text, "linformer")[1:3] == ["unsupported", "unsupported"]
+    assert "forward time, median ms" in text
+    assert "forward peak memory, MiB" in text
+    assert "full up" in text
+    assert "linformer does not support causal self-attention" in text
+
+
+def test_unknown_memory_is_not_zero() -> None:
+    text = closing([cost("full", peak=1 << 20), cost("performer", peak=None)])
+    memory = text[text.index("peak memory") :]
+    assert row(memory, "performer")[1] == "unknown"
+    assert row(memory, "full")[1] == "1.00"
+
+
+def test_accuracy_shows_intervals_statuses_and_baselines() -> None:
+    records = scores(baselines={"chance": 0.0156}, spread=0.01)
+    records += [accuracy("lonely", 0, value=0.5), accuracy("half", 0, value=0.5)]
+    records += [accuracy("half", 1, status="diverged", reason="loss not finite")]
+    text = closing(records)
+    assert "mqar" in text
+    assert row(text, "full")[2] == "±"
+    assert row(text, "linformer")[1] == "unsupported"
+    assert "(1 seed)" in " ".join(row(text, "lonely"))
+    assert "1 of 2 diverged" in " ".join(row(text, "half"))
+    assert "loss not finite" in text
+    assert "(chance)" in text
+
+
+def test_slopes_name_the_class() -> None:
+    out = io.StringIO()
+    print_slopes(cells((128, 256, 512, 1024, 2048, 4096), noise=0.01), out)
+    lines = out.getvalue().splitlines()
+    naive = next(line for line in lines if "full_naive" in line and "forward memory" in line)
+    assert "exact" in naive
+    assert "n²" in naive
+    full = next(line for line in lines if line.split()[:1] == ["full"] and "forward time" in line)
+    assert "n²" in full
+    local = next(line for line in lines if "local_window" in line and "forward time" in line)
+    assert "overhead + n" in local
+
+
+@pytest.mark.parametrize("records", [[], [cost()]], ids=["none", "one"])
+def test_little_to_show_is_no_error(records: list[Record]) -> None:
+    out = io.StringIO()
+    print_closing(records, out)
+    print_slopes(records, out)
+    assert out.getvalue()
+
+
+def test_a_ranking_prints_evidence_reasons_snippet_and_command() -> None:
+    out = io.StringIO()
+    records = cells() + scores()
+    print_ranking(pick(records, Request(1024, pattern="causal_self")), out)
+    text = out.getvalue()
+    assert "≈" not in text
+    assert "measured" in text
+    assert "out: linformer" in text
+    assert "import efficient_attn as ea" in text
+    assert "  efficient-attn sweep 'attention=[" in text
+    assert "0.0" not in row(text, "1")[0]
+
+
+def test_a_predicted_ranking_is_marked_throughout() -> None:
+    out = io.StringIO()
+    ranking = pick(cells(), Request(9000))
+    print_ranking(ranking, out)
+    lines = out.getvalue().splitlines()
+    table = [line for line in lines if line.split()[:1] and line.split()[0].strip("=").isdigit()]
+    for choice in ranking.choices:
+        line = next(line for line in table if f" {choice.contestant} " in line)
+        assert line.count("≈") >= 2
+
+
+def test_two_machines_are_named_in_their_titles() -> None:
+    other = {**ENVIRONMENT, "device_name": "Slow CPU"}
+    text = closing([cost(), cost(environment=other)])
+    assert "core scope, Example CPU" in text
+    assert "core scope, Slow CPU" in text
+
+
+def test_names_are_not_read_as_markup() -> None:
+    text = closing([cost("local_window", options={"window": 8}, median=1.0)])
+    assert "local_window" in text
+    both = closing([cost("x", options={"window": [8, 8]}), cost("x", options={"window": [9, 9]})])
+    assert "x (window=[8,8])" in both
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.12345, "0.123"), (4.2, "4.20"), (186.4, "186"), (0, "0"), (12345, "12345")],
+)
+def test_numbers_keep_three_digits(value: float, text: str) -> None:
+    assert number(value) == text
