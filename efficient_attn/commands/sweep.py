@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from efficient_attn.analysis.report_text import closing_table, slopes_table
+from efficient_attn.analysis.report_text import print_closing, print_slopes
 from efficient_attn.bench.progress import SweepProgress
-from efficient_attn.bench.record import Record
 from efficient_attn.bench.sweep import Plan, SweepError, launch, make_plan, missing_contestants
 
 ALL_DONE, SOME_FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
@@ -44,15 +43,12 @@ def run(plan: Plan, console: Console) -> int:
 
 
 def _conclude(plan: Plan, console: Console) -> int:
-    """Closing tables, every failure in words, where to look next; returns the exit code."""
+    """Closing tables with every failure, where to look next; returns the exit code."""
     records = [record for key in plan.keys if (record := plan.store.get(key)) is not None]
-    console.print(closing_table(records))
-    console.print(slopes_table(records))
+    print_closing(records)
+    if any(record.measure == "cost" for record in records):
+        print_slopes(records)
     failed = [record for record in records if record.status not in ("ok", "unsupported")]
-    refused = [record for record in records if record.status == "unsupported"]
-    for title, some in (("Not supported", refused), ("Failed", failed)):
-        for line in dict.fromkeys(_failure_line(record) for record in some):
-            _say(console, f"{title}: {line}")
     lost = len(plan.keys) - len(records)
     _say(
         console,
@@ -63,18 +59,6 @@ def _conclude(plan: Plan, console: Console) -> int:
     )
     _say(console, f"Next: efficient-attn plot {plan.results}")
     return SOME_FAILED if failed or lost else ALL_DONE
-
-
-def _failure_line(record: Record) -> str:
-    if record.status == "unsupported":
-        return f"{record.contestant}: {record.reason}"
-    request = record.request
-    where = (
-        f"{request['pattern']} N={request['length']} {request['pass']}"
-        if record.measure == "cost"
-        else f"{request['task']['name']} seed {request['seed']}"
-    )
-    return f"{record.contestant} at {where}: {record.status}: {record.reason}"
 
 
 def _list_cells(plan: Plan, console: Console) -> int:

@@ -1,0 +1,39 @@
+"""Accuracy tasks: each trains a small model around the attention under test and scores it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from efficient_attn.tasks.byte_lm import ByteLM
+from efficient_attn.tasks.digits import Digits, DigitsGrid
+from efficient_attn.tasks.mqar import Mqar
+from efficient_attn.tasks.task import ModelConfig, Task
+
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Digits, DigitsGrid, Mqar, ByteLM)}
+
+__all__ = [
+    "TASKS",
+    "ByteLM",
+    "Digits",
+    "DigitsGrid",
+    "ModelConfig",
+    "Mqar",
+    "Task",
+    "make_task",
+]
+
+
+def make_task(name: str, **settings: Any) -> Task:
+    """The task `name` with its fields set; ValueError for an unknown name or field."""
+    if name not in TASKS:
+        raise ValueError(f"unknown task {name!r}; available: {', '.join(sorted(TASKS))}")
+    kind = TASKS[name]
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise ValueError(
+            f"unknown field(s) {', '.join(unknown)} of task {name!r}; "
+            f"allowed: {', '.join(known) or 'none'}"
+        )
+    return kind(**settings)

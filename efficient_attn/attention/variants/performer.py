@@ -10,11 +10,12 @@ Cost: time O(N·R·d), memory O(N·R) a head. The estimate is unbiased before th
 error falls as 1/√R, slowly when |q| and |k| are large.
 
 Numbers. φ spans hundreds of powers of e, so everything is kept relative to a maximum that cancels
-in the quotient and is the sample's own. Per feature r, keys are taken relative to the largest key
-of that feature, and its log joins the query's exponent: the normaliser is then at least 1, whatever
-the input, without an epsilon. Causal attention runs in chunks; the sums over earlier chunks carry
-such maxima along, and inside a chunk keys are taken relative to the largest key so far, so a later
-token has no way to touch an earlier output. Half precision is computed in fp32.
+in the quotient and is the sample's own. Without causality, keys are taken relative to the largest
+key of each feature, and its log joins the query's exponent: the normaliser is then at least 1,
+whatever the input, without an epsilon. Causal attention runs chunk by chunk; a query's scale is the
+largest key up to itself, never a later one, so a later token has no way to touch an earlier output.
+Should a causal normaliser still vanish in fp32, the sequence is computed again in fp64. Half
+precision is computed in fp32.
 
 It cannot take a pairwise mask: the keys are summed before any query meets them. Dropout acts on
 whole values (one draw per key and head, shared by the queries), since weights are never formed; its
@@ -24,11 +25,11 @@ mean is that of dropping weights.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from einops import rearrange
 from torch import Tensor
 
 from efficient_attn.attention.errors import require_int
@@ -114,17 +115,20 @@ class Performer(AttentionVariant):
         if dropout_p:
             v = v * F.dropout(torch.ones_like(v[..., :1]), dropout_p)
         with torch.autocast(q.device.type, enabled=False):
-            logs = self._logs(q, k, mask)
-            values = F.pad(v.to(logs.q.dtype), (0, 1), value=1.0)
-            out = (_causal if mask.causal else _noncausal)(logs, values)
+            dtype = torch.promote_types(q.dtype, torch.float32)
+            values = F.pad(v.to(dtype), (0, 1), value=1.0)
+            compute = self._causal if mask.causal else self._noncausal
+            out = compute(q.to(dtype), k.to(dtype), values, mask.key_padding)
         return out.to(v.dtype)
 
     def weights(self, q: Tensor, k: Tensor, mask: AttentionMask) -> Tensor:
         """The estimated weights [B, H, N, M], formed for looking at; time and memory O(N·M·R)."""
         with torch.autocast(q.device.type, enabled=False):
-            logs = self._logs(q, k, mask)
+            dtype = torch.promote_types(q.dtype, torch.float32)
+            log_q = self._log_queries(q.to(dtype))
+            log_k = self._log_keys(k.to(dtype), mask.key_padding)
             scores = torch.stack(
-                [(row + logs.k).logsumexp(-1) for row in logs.q.unsqueeze(-2).unbind(-3)], -2
+                [(row + log_k).logsumexp(-1) for row in log_q.unsqueeze(-2).unbind(-3)], -2
             )
             N, M = scores.shape[-2:]
             keep = replace(mask, pairwise=None).keep(N, M, q.device)
@@ -142,19 +146,22 @@ class Performer(AttentionVariant):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> _Sums:
-        """Running sums over all keys so far: of one size at any length."""
-        R, V = self.options.num_features, value_dim or self.head_dim
-        exact = torch.promote_types(dtype or self.features.dtype, torch.float32)
-        sums = torch.zeros(batch, self.heads, R, V + 1, device=device, dtype=exact)
-        return _Sums(sums, torch.full_like(sums[..., 0], _floor(sums)))
+        """Sums over all keys so far, in fp64: of one size at any length."""
+        sums = torch.zeros(
+            batch,
+            self.heads,
+            self.options.num_features,
+            (value_dim or self.head_dim) + 1,
+            device=device,
+            dtype=torch.float64,
+        )
+        return _Sums.empty(sums)
 
     def step(self, q: Tensor, k: Tensor, v: Tensor, state: _Sums) -> tuple[Tensor, _Sums]:
         with torch.autocast(q.device.type, enabled=False):
-            logs = self._logs(q, k, AttentionMask())
-            values = F.pad(v.to(logs.q.dtype), (0, 1), value=1.0)
-            state = state.add(_sum_keys(logs.k, values))
-            sums, _ = state.read(logs.q)
-        return (sums[..., :-1] / sums[..., -1:]).to(v.dtype), state
+            log_q, log_k = self._log_queries(q.double()), self._log_keys(k.double(), None)
+            sums, state = _chunk(log_q, log_k, F.pad(v.double(), (0, 1), value=1.0), state)
+        return _divide(sums).to(v.dtype), state
 
     def _redraw(self) -> None:
         interval = self.options.redraw_interval
@@ -167,112 +174,107 @@ class Performer(AttentionVariant):
             self.features.copy_(drawn)
         self.calls.add_(1)
 
-    def _logs(self, q: Tensor, k: Tensor, mask: AttentionMask) -> _Logs:
-        """log φ without the constants that cancel: [B, H, N, R] and [B, H, M, R].
+    def _log_queries(self, q: Tensor) -> Tensor:
+        """log φ(q) [B, H, N, R] of q [B, H, N, D], without what cancels in the quotient."""
+        return (q * self.head_dim**-0.25) @ self.features.to(q.dtype).T
 
-        A masked key has −inf.
+    def _log_keys(self, k: Tensor, exists: Tensor | None) -> Tensor:
+        """log φ(k) [B, H, M, R] of k [B, H, M, D], likewise; −inf where exists [B, M] is False."""
+        k = k * self.head_dim**-0.25
+        log_k = k @ self.features.to(k.dtype).T - k.square().sum(-1, keepdim=True) / 2
+        if exists is None:
+            return log_k
+        return log_k.masked_fill(~exists[:, None, :, None], float("-inf"))
+
+    def _noncausal(self, q: Tensor, k: Tensor, values: Tensor, exists: Tensor | None) -> Tensor:
+        """Each feature relative to its largest key; values [B, H, M, V + 1] end in a 1.
+
+        Keys are summed and queries answered by chunks, whose features stay in the cache.
         """
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        scale = self.head_dim**-0.25
-        features = self.features.to(dtype).T
-        q, k = q.to(dtype) * scale, k.to(dtype) * scale
-        log_k = k @ features - k.square().sum(-1, keepdim=True) / 2
-        if mask.key_padding is not None:
-            log_k = log_k.masked_fill(~mask.key_padding[:, None, :, None], float("-inf"))
-        return _Logs(q @ features, log_k)
+        sums = values.new_zeros(*k.shape[:2], len(self.features), values.shape[-1])
+        scale = torch.full_like(sums[..., :1], _floor(sums)).transpose(-1, -2)  # [B, H, 1, R]
+        for start in range(0, k.shape[-2], CHUNK):
+            part = slice(start, start + CHUNK)
+            log_k = self._log_keys(k[..., part, :], None if exists is None else exists[:, part])
+            higher = torch.maximum(scale, log_k.detach().amax(-2, keepdim=True))
+            own = (log_k - higher).exp().transpose(-1, -2) @ values[..., part, :]
+            sums = sums * (scale - higher).exp().transpose(-1, -2) + own
+            scale = higher
+        answers = []
+        for queries in q.split(CHUNK, -2):
+            exponents = self._log_queries(queries) + scale
+            phi_q = (exponents - exponents.detach().amax(-1, keepdim=True)).exp()
+            answers.append(_divide(phi_q @ sums))
+        return torch.cat(answers, -2)
 
-
-class _Logs(NamedTuple):
-    """Logarithms of the features of queries [..., N, R] and keys [..., M, R]."""
-
-    q: Tensor
-    k: Tensor
+    def _causal(self, q: Tensor, k: Tensor, values: Tensor, exists: Tensor | None) -> Tensor:
+        """Chunk by chunk, aligned bottom-right: the last query sees every key."""
+        N, M = q.shape[-2], k.shape[-2]
+        blind = max(N - M, 0)
+        if blind:  # the first queries precede every key
+            out = self._causal(q[..., blind:, :], k, values, exists)
+            return F.pad(out, (0, 0, blind, 0))
+        state = _Sums.empty(values.new_zeros(*k.shape[:2], len(self.features), values.shape[-1]))
+        sums = []
+        for start, stop in _chunks(N, M):
+            log_k = self._log_keys(
+                k[..., start:stop, :], None if exists is None else exists[:, start:stop]
+            )
+            log_q = self._log_queries(q[..., max(start + N - M, 0) : max(stop + N - M, 0), :])
+            out, state = _chunk(log_q, log_k, values[..., start:stop, :], state)
+            sums.append(out)
+        total = torch.cat(sums, -2)
+        if q.dtype != torch.float64 and _underflowed(total, exists):
+            wide = self._causal(q.double(), k.double(), values.double(), exists)
+            return wide.to(values.dtype)
+        return _divide(total)
 
 
 class _Sums(NamedTuple):
-    """Σ_j φ(k_j)_r (v_j, 1), each feature relative to exp(log_scale_r).
+    """Σ_j φ(k_j)_r (v_j, 1) over the keys so far, relative to exp(log_scale).
 
-    sums [..., R, V + 1], log_scale [..., R]; an empty sum has the lowest scale.
+    sums [B, H, R, V + 1], log_scale [B, H, 1]; an empty sum has the lowest scale.
     """
 
     sums: Tensor
     log_scale: Tensor
 
-    def add(self, other: _Sums) -> _Sums:
-        scale = torch.maximum(self.log_scale, other.log_scale)
-        mine = (self.log_scale - scale).exp()[..., None]
-        theirs = (other.log_scale - scale).exp()[..., None]
-        return _Sums(self.sums * mine + other.sums * theirs, scale)
-
-    def read(self, log_q: Tensor) -> tuple[Tensor, Tensor]:
-        """Σ_r φ(q)_r sums_r relative to exp of the second result: [..., N, V + 1], [..., N, 1]."""
-        exponents = log_q + self.log_scale[..., None, :]
-        top = exponents.detach().amax(-1, keepdim=True)
-        return (exponents - top).exp() @ self.sums, top
+    @classmethod
+    def empty(cls, zeros: Tensor) -> _Sums:
+        return cls(zeros, torch.full_like(zeros[..., 0, :1], _floor(zeros)))
 
 
-def _sum_keys(log_k: Tensor, values: Tensor) -> _Sums:
-    """Sum keys [..., M, R] with values [..., M, V + 1], each feature by its own largest key."""
-    scale = log_k.detach().amax(-2).clamp_min(_floor(log_k))
-    phi = (log_k - scale[..., None, :]).exp()
-    return _Sums(phi.transpose(-1, -2) @ values, scale)
+def _chunks(N: int, M: int) -> list[tuple[int, int]]:
+    """Bounds of the chunks of M keys; one bound falls where the N <= M queries begin."""
+    first = M - N
+    bounds = [*range(0, first, CHUNK), *range(first, M, CHUNK), M]
+    return list(pairwise(bounds))
 
 
-def _noncausal(logs: _Logs, values: Tensor) -> Tensor:
-    sums, _ = _sum_keys(logs.k, values).read(logs.q)
-    return _divide(sums)
+def _chunk(log_q: Tensor, log_k: Tensor, values: Tensor, state: _Sums) -> tuple[Tensor, _Sums]:
+    """Sums [B, H, n, V + 1] of the chunk's queries over all keys up to each, and the state after.
 
-
-def _causal(logs: _Logs, values: Tensor) -> Tensor:
-    """Causal attention aligned bottom-right: chunk by chunk, earlier chunks as sums."""
-    N, M = logs.q.shape[-2], logs.k.shape[-2]
-    if N > M:  # the first queries precede every key
-        return F.pad(_causal(_Logs(logs.q[..., N - M :, :], logs.k), values), (0, 0, N - M, 0))
-    C = min(CHUNK, M)
-    tail = -M % C
-
-    def chunks(x: Tensor, before: int, fill: float) -> Tensor:
-        return rearrange(
-            F.pad(x, (0, 0, before, tail), value=fill), "b h (c n) r -> c b h n r", n=C
-        )
-
-    log_q = chunks(logs.q, M - N, 0.0)
-    log_k = chunks(logs.k, 0, float("-inf"))
-    v = chunks(values, 0, 0.0)
-
-    inside, inside_top = _within_chunks(log_q, log_k, v)
-    before, before_top = _before_chunks(log_q, log_k, v)
-    top = torch.maximum(inside_top, before_top)
-    sums = (inside_top - top).exp() * inside + (before_top - top).exp() * before
-    sums = rearrange(sums, "c b h n v -> b h (c n) v")[..., M - N : M, :]
-    if _underflowed(sums, logs.k) and sums.dtype != torch.float64:
-        wide = _causal(_Logs(logs.q.double(), logs.k.double()), values.double())
-        return wide.to(values.dtype)
-    return _divide(sums)
-
-
-def _within_chunks(log_q: Tensor, log_k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over the keys of the own chunk up to the query, and the log of their scale."""
-    top_q = log_q.detach().amax(-1, keepdim=True)
-    top_k = log_k.detach().amax(-1).clamp_min(_floor(log_k))  # [c, b, h, C], each key its own
-    products = (log_q - top_q).exp() @ (log_k - top_k[..., None]).exp().transpose(-1, -2)
-    so_far = top_k.cummax(-1).values
-    C = log_q.shape[-2]
-    later = torch.ones(C, C, dtype=torch.bool, device=log_q.device).triu(1)
-    ratio = (top_k[..., None, :] - so_far[..., :, None]).masked_fill(later, float("-inf")).exp()
-    return (products * ratio) @ v, top_q + so_far[..., None]
-
-
-def _before_chunks(log_q: Tensor, log_k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over the keys of all earlier chunks, and the log of their scale."""
-    own = _sum_keys(log_k, v)
-    running = _Sums(torch.zeros_like(own.sums[0]), torch.full_like(own.log_scale[0], _floor(v)))
-    earlier = []
-    for chunk in zip(own.sums.unbind(0), own.log_scale.unbind(0), strict=True):
-        earlier.append(running)
-        running = running.add(_Sums(*chunk))
-    stacked = _Sums(*(torch.stack(part) for part in zip(*earlier, strict=True)))
-    return stacked.read(log_q)
+    log_q [B, H, n, R] for the chunk's n keys, or for none of them; log_k [B, H, C, R]; values
+    [B, H, C, V + 1]. Queries are relative to their largest feature, keys to theirs, and a query's
+    sums to the largest key so far.
+    """
+    top_k = log_k.detach().amax(-1).clamp_min(_floor(log_k))
+    phi_k = (log_k - top_k[..., None]).exp()
+    so_far = torch.cat([state.log_scale, top_k], -1).cummax(-1).values
+    last = so_far[..., -1:]
+    out = values[..., :0, :]
+    if log_q.shape[-2]:
+        phi_q = (log_q - log_q.detach().amax(-1, keepdim=True)).exp()
+        scale = so_far[..., 1:, None]
+        C = log_k.shape[-2]
+        later = torch.ones(C, C, dtype=torch.bool, device=log_k.device).triu(1)
+        ratio = (top_k[..., None, :] - scale).masked_fill(later, float("-inf")).exp()
+        inside = (phi_q @ phi_k.transpose(-1, -2) * ratio) @ values
+        before = (phi_q @ state.sums) * (state.log_scale[..., None] - scale).exp()
+        out = inside + before
+    own = phi_k.transpose(-1, -2) @ (values * (top_k - last).exp()[..., None])
+    kept = state.sums * (state.log_scale - last).exp()[..., None]
+    return out, _Sums(kept + own, last)
 
 
 def _divide(sums: Tensor) -> Tensor:
@@ -282,17 +284,18 @@ def _divide(sums: Tensor) -> Tensor:
     return (sums[..., :-1] / normaliser.masked_fill(empty, 1.0)).masked_fill(empty, 0.0)
 
 
-def _underflowed(sums: Tensor, log_k: Tensor) -> bool:
+def _underflowed(sums: Tensor, exists: Tensor | None) -> bool:
     """Whether a query that sees a key has a normaliser too small to trust.
 
-    Only inside the first chunk, where no sum over earlier chunks holds the normaliser up, and only
-    when queries and keys point apart by far more than trained models ever do.
+    It takes queries and keys that point apart by far more than trained models ever do.
     """
     if torch.compiler.is_compiling() or torch.compiler.is_exporting():
         return False
-    N, M = sums.shape[-2], log_k.shape[-2]
-    exists = (log_k[..., 0].detach() > float("-inf")).cummax(-1).values[..., M - N :]
-    return bool(((sums[..., -1].detach() < 1e-30) & exists).any())
+    small = sums[..., -1].detach() < 1e-30
+    if exists is not None:
+        N, M = sums.shape[-2], exists.shape[-1]
+        small = small & (exists.cummax(-1).values[:, None, M - N :])
+    return bool(small.any())
 
 
 def _floor(like: Tensor) -> float:

@@ -1,0 +1,193 @@
+"""Transformer decoder with any attention variant; the twin of torch.nn's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from efficient_attn.attention import MultiHeadAttention, resolve_options, variant_class
+from efficient_attn.nn.choice import Variant, VariantOptions, variant_at, variant_cycle
+from efficient_attn.nn.feedforward import Activation, activation_function, require_batch_first
+from efficient_attn.nn.stack import build_layers, recognise_causal, tie_cores
+
+
+class TransformerDecoderLayer(nn.Module):
+    """Self-attention, cross-attention to a memory, and feed-forward.
+
+    Arguments, forward and state dict are those of ``torch.nn.TransformerDecoderLayer`` (Vaswani
+    et al. 2017, figure 1), batch first always. Beyond them:
+
+    variant, variant_options: self-attention; a list of variants is repeated over depth.
+    cross_variant, cross_variant_options: the same for the attention to the memory.
+    max_len, memory_max_len: longest target and memory, for variants that need to know them.
+
+    Raises ValueError for ``batch_first=False``; UnsupportedAttention, here, when `cross_variant`
+    cannot attend from one sequence to another.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = F.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = True,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        variant: Variant = "full",
+        variant_options: VariantOptions = None,
+        cross_variant: Variant = "full",
+        cross_variant_options: VariantOptions = None,
+        max_len: int | None = None,
+        memory_max_len: int | None = None,
+        depth: int = 0,
+    ) -> None:
+        arguments = {
+            key: value
+            for key, value in locals().items()
+            if key not in ("self", "depth", "__class__")
+        }
+        require_batch_first(batch_first)
+        for cross in dict.fromkeys(variant_cycle(cross_variant)):
+            variant_class(cross).capabilities.require(cross, causal=False, cross=True)
+        super().__init__()
+        self._arguments = arguments
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
+
+        def attention(variant: Variant, given: VariantOptions, longest: int | None) -> nn.Module:
+            name, options = variant_at(variant, given, depth)
+            options = resolve_options(name, options, max_len=longest, layer=depth)
+            return MultiHeadAttention(
+                d_model, nhead, name, dropout=dropout, bias=bias, **where, **options
+            )
+
+        self.self_attn = attention(variant, variant_options, max_len)
+        self.multihead_attn = attention(cross_variant, cross_variant_options, memory_max_len)
+        self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **where)
+        self.dropout = nn.Dropout(dropout)
+        self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **where)
+        self.norm_first = norm_first
+        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
+        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
+        self.norm3 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
+        self.dropout1 = nn.Dropout(dropout)
+        self.dropout2 = nn.Dropout(dropout)
+        self.dropout3 = nn.Dropout(dropout)
+        self.activation = activation_function(activation)
+
+    def at_depth(self, depth: int) -> TransformerDecoderLayer:
+        """A new layer of the same description, as it stands at `depth` of a stack."""
+        return type(self)(**self._arguments, depth=depth)
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """Target [B, N, d_model] and memory [B, M, d_model] to [B, N, d_model].
+
+        Masks: True = ignore, float ones are added to the scores; `tgt_mask` [N, N],
+        `memory_mask` [N, M] (or with a leading B·H), padding [B, N] and [B, M].
+        """
+        own = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
+        other = (memory_mask, memory_key_padding_mask, memory_is_causal)
+        x = tgt
+        if self.norm_first:
+            x = x + self._attend(self.norm1(x), *own)
+            x = x + self._attend_memory(self.norm2(x), memory, *other)
+            return x + self._feed_forward(self.norm3(x))
+        x = self.norm1(x + self._attend(x, *own))
+        x = self.norm2(x + self._attend_memory(x, memory, *other))
+        return self.norm3(x + self._feed_forward(x))
+
+    def _attend(
+        self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        x, _ = self.self_attn(
+            x, x, x, key_padding_mask=padding, attn_mask=mask, is_causal=is_causal
+        )
+        return self.dropout1(x)
+
+    def _attend_memory(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        mask: Tensor | None,
+        padding: Tensor | None,
+        is_causal: bool,
+    ) -> Tensor:
+        x, _ = self.multihead_attn(
+            x, memory, memory, key_padding_mask=padding, attn_mask=mask, is_causal=is_causal
+        )
+        return self.dropout2(x)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+
+class TransformerDecoder(nn.Module):
+    """A stack of decoder layers; arguments, forward and state dict of torch.nn's twin.
+
+    decoder_layer: description of the layers, each of which is built anew for its depth.
+    same_weights: layers start with copies of `decoder_layer`'s parameters, as in torch.nn; False
+        lets each draw its own, which trains better.
+    """
+
+    def __init__(
+        self,
+        decoder_layer: TransformerDecoderLayer,
+        num_layers: int,
+        norm: nn.Module | None = None,
+        *,
+        same_weights: bool = True,
+    ) -> None:
+        super().__init__()
+        self.layers = build_layers(decoder_layer, TransformerDecoderLayer, num_layers, same_weights)
+        self.num_layers = num_layers
+        self.norm = norm
+        tie_cores(self.layers, "self_attn")
+        tie_cores(self.layers, "multihead_attn")
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """Target [B, N, d_model] and memory [B, M, d_model] to [B, N, d_model].
+
+        tgt_is_causal: None (the default) looks whether `tgt_mask` is a causal one.
+        """
+        tgt_mask, causal = recognise_causal(tgt_mask, tgt_is_causal)
+        x = tgt
+        for layer in self.layers:
+            x = layer(
+                x,
+                memory,
+                tgt_mask=tgt_mask,
+                memory_mask=memory_mask,
+                tgt_key_padding_mask=tgt_key_padding_mask,
+                memory_key_padding_mask=memory_key_padding_mask,
+                tgt_is_causal=causal,
+                memory_is_causal=memory_is_causal,
+            )
+        return x if self.norm is None else self.norm(x)

@@ -1,0 +1,166 @@
+"""Transformer encoder with any attention variant; the twin of torch.nn's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from efficient_attn.attention import MultiHeadAttention, resolve_options
+from efficient_attn.nn.choice import Variant, VariantOptions, variant_at
+from efficient_attn.nn.feedforward import (
+    Activation,
+    ShortConvolution,
+    activation_function,
+    require_batch_first,
+)
+from efficient_attn.nn.stack import build_layers, recognise_causal, tie_cores
+
+
+class TransformerEncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each with residual and layer norm.
+
+    Arguments, forward and state dict are those of ``torch.nn.TransformerEncoderLayer`` (Vaswani
+    et al. 2017, figure 1; norm_first: Xiong et al. 2020), batch first always. Beyond them:
+
+    variant, variant_options: attention and its options; a list of variants is repeated over the
+        depth of a stack (see `efficient_attn.nn.choice.variant_at`). A layer on its own is the
+        one at depth 0.
+    max_len: longest input, for variants that need to know it (linformer).
+    grid: (h, w) of tokens that stand row-major on an image, for variants that use it.
+    short_conv: width of a causal depthwise convolution before attention; 0 is none.
+
+    Raises ValueError for ``batch_first=False``, UnsupportedAttention for what the variant cannot.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Activation = F.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = True,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        variant: Variant = "full",
+        variant_options: VariantOptions = None,
+        max_len: int | None = None,
+        grid: tuple[int, int] | None = None,
+        short_conv: int = 0,
+        depth: int = 0,
+    ) -> None:
+        arguments = {
+            key: value
+            for key, value in locals().items()
+            if key not in ("self", "depth", "__class__")
+        }
+        require_batch_first(batch_first)
+        super().__init__()
+        self._arguments = arguments
+        name, given = variant_at(variant, variant_options, depth)
+        options = resolve_options(name, given, max_len=max_len, grid=grid, layer=depth)
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.self_attn = MultiHeadAttention(
+            d_model, nhead, name, dropout=dropout, bias=bias, **where, **options
+        )
+        if short_conv:
+            self.short_conv = ShortConvolution(d_model, short_conv, **where)
+        self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **where)
+        self.dropout = nn.Dropout(dropout)
+        self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **where)
+        self.norm_first = norm_first
+        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
+        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
+        self.dropout1 = nn.Dropout(dropout)
+        self.dropout2 = nn.Dropout(dropout)
+        self.activation = activation_function(activation)
+
+    def at_depth(self, depth: int) -> TransformerEncoderLayer:
+        """A new layer of the same description, as it stands at `depth` of a stack."""
+        return type(self)(**self._arguments, depth=depth)
+
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """[B, N, d_model] to [B, N, d_model].
+
+        src_mask: [N, N] or [B·H, N, N], True = ignore, or float added to the scores.
+        src_key_padding_mask: [B, N], True = ignore.
+        is_causal: no token sees a later one, whether or not `src_mask` says so too.
+        """
+        masks = (src_mask, src_key_padding_mask, is_causal)
+        x = src
+        if self.norm_first:
+            x = x + self._attend(self.norm1(x), *masks)
+            return x + self._feed_forward(self.norm2(x))
+        x = self.norm1(x + self._attend(x, *masks))
+        return self.norm2(x + self._feed_forward(x))
+
+    def _attend(
+        self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        if hasattr(self, "short_conv"):
+            x = self.short_conv(x, padding)
+        x, _ = self.self_attn(
+            x, x, x, key_padding_mask=padding, attn_mask=mask, is_causal=is_causal
+        )
+        return self.dropout1(x)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+
+class TransformerEncoder(nn.Module):
+    """A stack of encoder layers; arguments, forward and state dict of torch.nn's twin.
+
+    encoder_layer: description of the layers. It is not itself part of the stack: every layer is
+        built anew for its depth, with the variant that stands there.
+    same_weights: layers start with copies of `encoder_layer`'s parameters, as in torch.nn; False
+        lets each draw its own, which trains better.
+    enable_nested_tensor, mask_check: choose a fast path of torch.nn's that does not exist here;
+        accepted so that calls written for torch.nn work, without any effect on the output.
+    """
+
+    def __init__(
+        self,
+        encoder_layer: TransformerEncoderLayer,
+        num_layers: int,
+        norm: nn.Module | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+        *,
+        same_weights: bool = True,
+    ) -> None:
+        super().__init__()
+        self.layers = build_layers(encoder_layer, TransformerEncoderLayer, num_layers, same_weights)
+        self.num_layers = num_layers
+        self.norm = norm
+        tie_cores(self.layers, "self_attn")
+
+    def forward(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> Tensor:
+        """[B, N, d_model] to [B, N, d_model]; masks as in the layer.
+
+        is_causal: None (the default) looks whether `mask` is a causal one.
+        """
+        mask, causal = recognise_causal(mask, is_causal)
+        x = src
+        for layer in self.layers:
+            x = layer(x, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=causal)
+        return x if self.norm is None else self.norm(x)

@@ -1,0 +1,61 @@
+"""Small parts of a layer: activations by name, and the short causal convolution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Activation = Callable[[Tensor], Tensor]
+ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
+
+
+def activation_function(activation: str | Activation) -> Activation:
+    """The function that `activation` names; a callable is taken as it is."""
+    if callable(activation):
+        return activation
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"activation={activation!r} is not one of {', '.join(ACTIVATIONS)}, nor a callable"
+        )
+    return ACTIVATIONS[activation]
+
+
+def require_batch_first(batch_first: bool) -> None:
+    if not batch_first:
+        raise ValueError(
+            "batch_first=False is not supported: inputs are [batch, length, d_model]; "
+            "pass batch_first=True and transpose the inputs of code that puts length first"
+        )
+
+
+class ShortConvolution(nn.Module):
+    """Causal depthwise convolution over length: y[n] = x[n] + Σ_w weight[w] · x[n − w] + bias.
+
+    In front of attention it lets queries and keys know the tokens just before them, which
+    associative recall with one layer needs (Arora et al., "Zoology", 2023, section 4). The
+    weights start small, so that the module starts near the identity.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        width: int,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.conv = nn.Conv1d(dim, dim, width, groups=dim, device=device, dtype=dtype)
+
+    def forward(self, x: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """[B, N, D] to [B, N, D]; padded tokens (True, or −inf added) enter as zeros."""
+        if key_padding_mask is not None:
+            padded = key_padding_mask
+            if padded.dtype != torch.bool:
+                padded = padded <= torch.finfo(padded.dtype).min
+            x = x.masked_fill(padded.unsqueeze(-1), 0.0)
+        past = F.pad(x.transpose(1, 2), (self.width - 1, 0))
+        return x + self.conv(past).transpose(1, 2)

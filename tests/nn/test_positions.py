@@ -1,0 +1,39 @@
+"""Positions added to embeddings."""
+
+import math
+
+import pytest
+import torch
+
+from efficient_attn.nn import LearnedPositions, SinusoidalPositions, make_positions
+
+
+@pytest.mark.parametrize("dim", [6, 7])
+def test_sinusoids_are_the_papers(dim: int) -> None:
+    got = SinusoidalPositions(5, dim)(torch.zeros(1, 5, dim))[0]
+    for n in range(5):
+        for i in range(dim):
+            angle = n / 10000 ** ((i - i % 2) / dim)
+            expected = math.cos(angle) if i % 2 else math.sin(angle)
+            assert got[n, i].item() == pytest.approx(expected, abs=1e-5)
+
+
+def test_sinusoids_reach_beyond_max_len_and_stay_out_of_checkpoints() -> None:
+    short, long = SinusoidalPositions(4, 8), SinusoidalPositions(40, 8)
+    x = torch.randn(2, 30, 8)
+    torch.testing.assert_close(short(x), long(x))
+    assert not short.state_dict()
+
+
+def test_learned_positions_refuse_longer_inputs() -> None:
+    positions = LearnedPositions(4, 8)
+    assert positions(torch.zeros(2, 3, 8)).shape == (2, 3, 8)
+    with pytest.raises(ValueError, match=r"5 tokens.*max_len=5"):
+        positions(torch.zeros(2, 5, 8))
+
+
+def test_kinds() -> None:
+    x = torch.randn(2, 3, 8)
+    assert torch.equal(make_positions("none", 4, 8)(x), x)
+    with pytest.raises(ValueError, match="sinusoidal, learned, none"):
+        make_positions("rotary", 4, 8)
