@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -12,20 +13,22 @@ from efficient_attn.bench.cell import Cell, Contestant, Progress
 from efficient_attn.bench.record import Measure, Record
 from efficient_attn.bench.training import Training
 from efficient_attn.bench.trial import TrialSubject
-from efficient_attn.bench.worker import WorkerFailure
+from efficient_attn.bench.worker import Report, WorkerFailure
 from efficient_attn.tasks import ModelConfig, Task
 
 
 @dataclass(frozen=True)
 class AccuracyCell(Cell):
-    """threads: intra-operation CPU threads; None means every core."""
+    """threads: CPU threads of each training. workers: trainings at a time, None = as many as have
+    cores of their own; one at a time on an accelerator."""
 
     task: Task
     model: ModelConfig
     training: Training
     seed: int
     on: str
-    threads: int | None
+    threads: int
+    workers: int | None
 
     @property
     def measure(self) -> Measure:
@@ -47,7 +50,16 @@ class AccuracyCell(Cell):
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        return {"threads": self.threads, **asdict(self.limits)}
+        return {"threads": self.threads, "workers": self.at_once, **asdict(self.limits)}
+
+    @cached_property
+    def at_once(self) -> int:
+        """Trainings that run side by side."""
+        if self.workers is not None:
+            return self.workers
+        if self.on != "cpu":
+            return 1
+        return max(1, environment.machine()["cores"] // self.threads)
 
     @property
     def label(self) -> str:
@@ -58,19 +70,28 @@ class AccuracyCell(Cell):
         return self.on
 
     def run(self, contestants: Sequence[Contestant], progress: Progress) -> Iterator[Record]:
-        for index, contestant in enumerate(contestants):
+        """Train up to `workers` contestants at a time, each on `threads` cores of its own."""
+        shares = dict.fromkeys((one.name for one in contestants), 0.0)
 
-            def report(
-                step: int, steps: int, loss: float, at: int = index, name: str = contestant.name
-            ) -> None:
-                share = (at + step / steps) / len(contestants)
-                progress(share, f"{name}: step {step}/{steps}, loss {loss:.3f}")
+        def train(contestant: Contestant) -> Record:
+            def report(step: int, steps: int, loss: float) -> None:
+                shares[contestant.name] = step / steps
+                share = sum(shares.values()) / len(shares)
+                progress(share, f"{contestant.name}: step {step}/{steps}, loss {loss:.3f}")
 
-            progress(index / len(contestants), f"{contestant.name}: starting")
-            yield self._train(contestant, report)
+            return self._train(contestant, report)
+
+        progress(0.0, "starting")
+        with ThreadPoolExecutor(self.at_once) as pool:
+            trainings = [pool.submit(train, contestant) for contestant in contestants]
+            try:
+                for training in as_completed(trainings):
+                    yield training.result()
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
         progress(1.0, "")
 
-    def _train(self, contestant: Contestant, report: Any) -> Record:
+    def _train(self, contestant: Contestant, report: Report) -> Record:
         load = environment.load_average()
         worker = self.start_worker(
             TrialSubject,

@@ -41,6 +41,7 @@ def cell_from_config(config: DictConfig) -> Cell:
             how["seed"],
             how["device"],
             how["threads"],
+            how["workers"],
         )
     raise ValueError(f"measure.name={measure!r} is not one of cost, accuracy")
 

@@ -28,10 +28,9 @@ class TrialSubject:
         training: Training,
         seed: int,
         device: str,
-        threads: int | None,
+        threads: int,
     ) -> None:
-        if threads is not None:
-            torch.set_num_threads(threads)
+        torch.set_num_threads(threads)
         self.variant, self.options = variant, options
         self.task, self.model, self.training = task, model, training
         self.seed, self.device = seed, device

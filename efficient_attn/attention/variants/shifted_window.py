@@ -8,7 +8,8 @@ axis token y belongs to group ⌊(y − shift)/window⌋ and sees exactly the to
 
     out_i = Σ_j softmax_j(q_i·k_j / √d + bias[pos_i − pos_j]) v_j   over   group(j) = group(i)
 
-Padding to whole windows comes before the roll and is masked, so any length and any grid work. On a
+Padding to whole windows comes before the roll and is masked, so any length and any grid work (on a
+sequence, padding in front replaces the roll: the groups are the same). On a
 grid, the shift is 0 along an axis no longer than its window (as in Swin); on a sequence it always
 holds, so that a prefix has the same groups as the whole.
 
@@ -24,11 +25,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
 from efficient_attn.attention.errors import OptionError, as_pair, require_choice, require_int
-from efficient_attn.attention.masks import AttentionMask, masked_attention
+from efficient_attn.attention.masks import AttentionMask, causal_keep, intersect, masked_attention
 from efficient_attn.attention.registry import Capabilities, refusal, register_variant
 from efficient_attn.attention.variant import AttentionVariant, KeyValueCache
 
@@ -139,25 +141,16 @@ class ShiftedWindow(AttentionVariant):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
     ) -> Tensor:
-        B, _, N, _ = q.shape
-        windows = self._windows(N, q.device)
-        into, T = windows.tokens.flatten(), windows.tokens.shape[1]
-
-        def partition(x: Tensor) -> Tensor:
-            rows = x.transpose(1, 2).index_select(1, into)
-            return rearrange(rows, "b (c t) h d -> (b c) h t d", t=T)
-
-        keep = self._keep(windows, mask)
-        bias = self._bias_within(windows)
-        if keep is not None and keep.shape[0] not in (1, B * len(windows.tokens)):
-            keep = keep.repeat(B, 1, 1, 1)
-        out = masked_attention(partition(q), partition(k), partition(v), keep, bias, dropout_p)
-        rows = rearrange(out, "(b c) h t d -> b (c t) h d", b=B)
-        return rows.index_select(1, windows.slot_of).transpose(1, 2)
+        on = self._on_sequence if self.options.grid is None else self._on_grid
+        return on(q, k, v, mask, dropout_p)
 
     def visible(self, N: int, M: int, device: torch.device, *, causal: bool) -> Tensor:
-        groups = self._windows(N, device)
-        group = groups.group.flatten()[groups.slot_of]
+        if self.options.grid is None:
+            (window,), (shift,) = self.options.windows, self.options.shifts
+            group = (torch.arange(N, device=device) - shift).div(window, rounding_mode="floor")
+        else:
+            windows = self._windows(N, device)
+            group = windows.group.flatten()[windows.slot_of]
         return group[:, None] == group[None, :]
 
     def score_bias(self, N: int, M: int, mask: AttentionMask) -> Tensor | None:
@@ -193,42 +186,87 @@ class ShiftedWindow(AttentionVariant):
             bias = self._bias(group[-1:], group)
         return masked_attention(q, state.k, state.v, None, bias), state
 
-    def _windows(self, N: int, device: torch.device) -> _Windows:
-        options = self.options
-        if options.grid is None:
-            axis = _cut(N, options.windows[0], options.shifts[0], device)
-            return _Windows(*axis)
-        rows, columns = options.grid
-        if rows * columns != N:
-            raise OptionError(
-                f"grid={options.grid}: holds {rows * columns} tokens, the input has {N}"
-            )
-        shifts = [
-            0 if length <= size else shift
-            for length, size, shift in zip(
-                options.grid, options.windows, options.shifts, strict=True
-            )
-        ]
-        vertical = _cut(rows, options.windows[0], shifts[0], device)
-        horizontal = _cut(columns, options.windows[1], shifts[1], device)
-        return _cross(vertical, horizontal, columns)
+    def _on_sequence(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float
+    ) -> Tensor:
+        """Padding in front by what the shift leaves of a window makes every group a window."""
+        B, H, N, _ = q.shape
+        (T,), (shift,) = self.options.windows, self.options.shifts
+        front = -shift % T
+        back = -(front + N) % T
 
-    def _keep(self, windows: _Windows, mask: AttentionMask) -> Tensor | None:
-        """Bool [windows or B·windows, 1, T, T]; None when every window is whole and unmasked."""
+        def partition(x: Tensor) -> Tensor:
+            padded = F.pad(x, (0, 0, front, back)) if front or back else x
+            return rearrange(padded, "b h (c t) d -> c (b h) t d", t=T)
+
+        keep = None
+        if front or back or mask.key_padding is not None:
+            exists = mask.key_padding
+            if exists is None:
+                exists = torch.ones(1, N, dtype=torch.bool, device=q.device)
+            keep = rearrange(F.pad(exists, (front, back)), "b (c t) -> c b 1 t", t=T)
+            if mask.key_padding is not None:
+                keep = keep.repeat_interleave(H, 1)
+        if mask.causal:
+            keep = intersect(keep, causal_keep(T, T, q.device))
+        bias = None
+        if self.relative_bias is not None:
+            slots = torch.arange(T, device=q.device)[:, None]
+            bias = self._bias(slots, slots).repeat(1, B, 1, 1)
+        out = masked_attention(partition(q), partition(k), partition(v), keep, bias, dropout_p)
+        return rearrange(out, "c (b h) t d -> b h (c t) d", b=B)[..., front : front + N, :]
+
+    def _on_grid(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float
+    ) -> Tensor:
+        """Rows are gathered into windows by index, and back: the roll and the cut in one."""
+        B, _, N, _ = q.shape
+        windows = self._windows(N, q.device)
+        into, T = windows.tokens.flatten(), windows.tokens.shape[1]
+
+        def partition(x: Tensor) -> Tensor:
+            rows = x.transpose(1, 2).index_select(1, into)
+            return rearrange(rows, "b (c t) h d -> (b c) h t d", t=T)
+
+        keep = self._keep(windows, mask.key_padding, B)
+        bias = None
+        if self.relative_bias is not None:
+            height, width = self.options.windows
+            slots = torch.cartesian_prod(
+                torch.arange(height, device=q.device), torch.arange(width, device=q.device)
+            )
+            bias = self._bias(slots, slots)
+        out = masked_attention(partition(q), partition(k), partition(v), keep, bias, dropout_p)
+        rows = rearrange(out, "(b c) h t d -> b (c t) h d", b=B)
+        return rows.index_select(1, windows.slot_of).transpose(1, 2)
+
+    def _keep(self, windows: _Windows, exists: Tensor | None, B: int) -> Tensor | None:
+        """Bool [B·windows, 1, T or 1, T]; None when every window is whole and unmasked."""
         keep = None
         group = windows.group
         if bool((group != group[:, :1]).any()):
-            keep = group[:, None, :, None] == group[:, None, None, :]
-        if mask.causal:
-            T = group.shape[1]
-            order = torch.ones(1, 1, T, T, dtype=torch.bool, device=group.device).tril()
-            keep = order if keep is None else keep & order
-        if mask.key_padding is not None:
-            exists = mask.key_padding[:, windows.tokens]  # [B, windows, T]
-            exists = rearrange(exists, "b c t -> b c 1 1 t")
-            both = exists if keep is None else exists & keep
-            keep = rearrange(both, "b c h i j -> (b c) h i j")
-        return keep
+            keep = group[:, :, None] == group[:, None, :]
+            keep = rearrange(keep, "c i j -> 1 c 1 i j")
+        if exists is not None:
+            keep = intersect(keep, rearrange(exists[:, windows.tokens], "b c t -> b c 1 1 t"))
+        if keep is None:
+            return None
+        return rearrange(keep.expand(B, *keep.shape[1:]), "b c h i j -> (b c) h i j")
+
+    def _windows(self, N: int, device: torch.device) -> _Windows:
+        assert self.options.grid is not None
+        rows, columns = self.options.grid
+        if rows * columns != N:
+            raise OptionError(
+                f"grid={self.options.grid}: holds {rows * columns} tokens, the input has {N}"
+            )
+        vertical, horizontal = (
+            _cut(length, size, 0 if length <= size else shift, device)
+            for length, size, shift in zip(
+                self.options.grid, self.options.windows, self.options.shifts, strict=True
+            )
+        )
+        return _cross(vertical, horizontal, columns)
 
     def _positions(self, N: int, device: torch.device) -> Tensor:
         """Coordinates [N, axes] of the tokens."""
@@ -237,14 +275,6 @@ class ShiftedWindow(AttentionVariant):
             return index[:, None]
         columns = self.options.grid[1]
         return torch.stack([index // columns, index % columns], -1)
-
-    def _bias_within(self, windows: _Windows) -> Tensor | None:
-        """The bias between the slots of a window, [1, H, T, T]."""
-        if self.relative_bias is None:
-            return None
-        axes = [torch.arange(size, device=windows.group.device) for size in self.options.windows]
-        slots = torch.cartesian_prod(*axes).view(-1, len(axes))
-        return self._bias(slots, slots)
 
     def _bias(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Bias [1, H, N, M] for coordinates [N, axes] and [M, axes].
