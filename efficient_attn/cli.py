@@ -152,3 +152,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _json_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

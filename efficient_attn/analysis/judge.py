@@ -56,11 +56,13 @@ def _ruled_out(records: list[Record], request: Request) -> str | None:
         if record.status in ("oom", "timeout") and below:
             return f"{_HAPPENED[record.status]} already at N={length_of(record)}{_because(record)}"
     if longest == 0:
-        return f"{_failure(records[0])}, and no other length was measured"
+        return _failure(records[0])
     return None
 
 
 def _failure(record: Record) -> str:
+    if record.status == "unsupported" and record.reason:
+        return record.reason.splitlines()[0]
     return f"{_HAPPENED[record.status]} at N={length_of(record)}{_because(record)}"
 
 

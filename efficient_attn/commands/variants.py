@@ -9,7 +9,7 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from efficient_attn.attention import VariantSpec, describe, list_variants
+from efficient_attn.attention import VariantSpec, describe, list_variants, resolve_options
 
 
 def list_command(arguments: argparse.Namespace) -> int:
@@ -69,6 +69,7 @@ def _description(spec: VariantSpec) -> list[str]:
         if value and name.endswith("_cross") and equal_lengths:
             note = "  (between equal lengths only)"
         lines.append(f"  {name:<16} {'yes' if value else 'no'}{note}")
-    example = ", ".join(f"{name}={value!r}" for name, value in spec.options.items())
-    lines += ["", f"ea.MultiHeadAttention(512, 8, variant={spec.name!r}, {example})"]
+    given = resolve_options(spec.name, {}, max_len=4096)
+    example = "".join(f", {name}={value!r}" for name, value in given.items() if value is not None)
+    lines += ["", f"ea.MultiHeadAttention(512, 8, variant={spec.name!r}{example})"]
     return lines

@@ -144,7 +144,12 @@ def test_an_older_partner_in_the_same_cell_beats_a_newer_one_elsewhere() -> None
     assert ratio.value == pytest.approx(0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("status", ["oom", "timeout", "crashed", "unsupported"])
+def test_what_is_not_supported_is_rejected_in_the_words_of_the_refusal() -> None:
+    ranking = pick(cells(fail={("performer", 1024): "unsupported"}), Request(1024))
+    assert reason(ranking, "performer") == "ended with unsupported"
+
+
+@pytest.mark.parametrize("status", ["oom", "timeout", "crashed"])
 def test_a_failure_at_the_length_is_the_reason(status: str) -> None:
     ranking = pick(cells(fail={("performer", 1024): status}), Request(1024))
     assert "performer" not in [choice.contestant for choice in ranking.choices]

@@ -69,7 +69,11 @@ def test_stack_agrees_with_torch(case: str, norm_first: bool) -> None:
     torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu", F.silu, torch_nn.Tanh()], ids=str)
+@pytest.mark.parametrize(
+    "activation",
+    ["relu", "gelu", F.silu, torch_nn.Tanh()],
+    ids=["relu", "gelu", "function", "module"],
+)
 def test_activations_and_gradients_agree(activation) -> None:
     theirs, ours = stacks(activation=activation, norm_first=True, layer_norm_eps=1e-3)
     ours.load_state_dict(theirs.state_dict())
