@@ -22,6 +22,6 @@ def test_the_make_targets_of_the_readme_exist():
 
 
 def test_the_table_of_variants_is_complete():
-    assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == set(
+    assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == {
         name for name in ea.list_variants() if not name.startswith("toy_")
-    )
+    }

@@ -60,7 +60,8 @@ def _placed(options: Mapping[str, Any], request: Request) -> dict[str, str]:
             value = max(request.length, request.keys)
         elif name == "grid" and value is not None and value[0] * value[1] != request.length:
             continue
-        texts[name] = _source(value)
+        if value is not None:  # None leaves the choice to the module, as leaving it out does
+            texts[name] = _source(value)
     return texts
 
 

@@ -24,7 +24,9 @@ class CostSettings:
     target: half width of the median's interval, relative to the median, at which a contestant is
     known well enough; min_rounds, max_rounds: of one sample per contestant; budget_s: of sampling
     in a cell, after which the rounds end once there are min_rounds; warm_up_s: at least, per
-    contestant; sample_ms: fast calls are repeated to fill a sample of this length.
+    contestant; sample_ms: fast calls are repeated to fill a sample of this length; pause_ms: before
+    each sample. OpenMP's threads go on spinning for some milliseconds after their work is done:
+    without the pause, those of one contestant slow the next by up to half.
     """
 
     target: float = 0.02
@@ -33,6 +35,7 @@ class CostSettings:
     budget_s: float = 15.0
     warm_up_s: float = 0.2
     sample_ms: float = 20.0
+    pause_ms: float = 15.0
 
     def __post_init__(self) -> None:
         if not 6 <= self.min_rounds <= self.max_rounds:
@@ -131,6 +134,7 @@ class CostCell(Cell):
         for number in range(self.how.max_rounds):
             offset = number % max(1, len(entries))
             for entry in entries[offset:] + entries[:offset]:
+                time.sleep(self.how.pause_ms / 1e3)
                 try:
                     entry.samples.append(entry.worker.ask("sample"))
                 except WorkerFailure as error:

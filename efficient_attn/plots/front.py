@@ -21,6 +21,7 @@ from efficient_attn.analysis.select import (
     length_of,
     pass_of,
     pattern_of,
+    shared_difference,
 )
 from efficient_attn.bench.record import Record
 from efficient_attn.plots.style import HIGHER, LOWER, new_figure, plain_numbers, style_of, tidy
@@ -44,9 +45,9 @@ class Point:
 def front_figure(records: Iterable[Record]) -> Figure:
     """One panel per task: mean accuracy over time, the Pareto front solid and the rest faded.
 
-    Time is the forward+backward median of the same contestants at the measured length nearest to
-    the task's, all from one setting; where some contestant has none, training seconds serve for
-    all. ValueError when there are no scores to draw.
+    Time is the forward+backward median of the same contestants, with the options they were trained
+    with, at the measured length nearest to the task's, all from one setting; where some contestant
+    has none, training seconds serve for all. ValueError when there are no scores to draw.
     """
     records = list(records)
     tasks = [task for task in task_scores(records) if any(score.value for score in task.scores)]
@@ -71,7 +72,7 @@ def timed(task: TaskScores, records: Iterable[Record]) -> tuple[list[Point], str
     scored = [score for score in task.scores if score.value is not None]
     best: tuple[float, list[Point], str] | None = None
     for setting, members in by_setting(records).items():
-        for length, times in _times(members, task.pattern).items():
+        for length, times in _times(members, task).items():
             if all(score.contestant in times for score in scored):
                 distance = abs(math.log(length / max(task.length, 1)))
                 if best is None or distance < best[0]:
@@ -94,11 +95,16 @@ def pareto(points: list[Point], *, higher_is_better: bool) -> list[Point]:
     return front
 
 
-def _times(records: list[Record], pattern: str) -> dict[int, dict[str, float]]:
+def _times(records: list[Record], task: TaskScores) -> dict[int, dict[str, float]]:
+    """Training passes of the contestants as they were trained: other options have other times."""
+    options = {score.contestant: score.options for score in task.scores}
     times: dict[int, dict[str, float]] = defaultdict(dict)
     for record in records:
-        if record.ok and pattern_of(record) == pattern and pass_of(record) == "forward_backward":
-            times[length_of(record)][record.contestant] = time_interval(record).value
+        fits = pattern_of(record) == task.pattern and pass_of(record) == "forward_backward"
+        trained = options.get(record.contestant)
+        if record.ok and fits and trained is not None:
+            if not shared_difference(record.options, trained):
+                times[length_of(record)][record.contestant] = time_interval(record).value
     return times
 
 

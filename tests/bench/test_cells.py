@@ -14,7 +14,13 @@ from efficient_attn.bench.worker import Limits
 from efficient_attn.bench.workload import Workload
 
 QUICK = CostSettings(
-    min_rounds=6, max_rounds=6, budget_s=0.5, warm_up_s=0.0, sample_ms=0.01, target=0.5
+    min_rounds=6,
+    max_rounds=6,
+    budget_s=0.5,
+    warm_up_s=0.0,
+    sample_ms=0.01,
+    pause_ms=0.0,
+    target=0.5,
 )
 FULL = Contestant("full", "full", {})
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
@@ -258,6 +260,17 @@ def test_time_is_the_nearest_measured_length_or_training_for_all() -> None:
     points, label = timed(task, without)
     assert label == "training, s"
     assert {p.time for p in points} == {6.0}
+
+
+def test_times_of_other_options_than_those_trained_do_not_count() -> None:
+    (task,) = task_scores(scores({"full": 0.9, "performer": 0.5}, length=600))
+    others = [
+        replace(record, options={**record.options, "num_features": 8})
+        if record.contestant == "performer"
+        else record
+        for record in cells()
+    ]
+    assert timed(task, others)[1] == "training, s"
 
 
 @pytest.mark.parametrize("draw", [accuracy_figure, front_figure])
