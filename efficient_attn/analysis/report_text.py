@@ -136,7 +136,11 @@ def slopes_table(records: Iterable[Record]) -> RenderableType:
                 _slope_rows(table, here, PATTERN_NAMES[pattern], PASS_NAMES[pass_])
         if table.row_count:
             parts.append(table)
-    return Group(*parts) if parts else Text("no cost records with two lengths")
+    return (
+        Group(*parts)
+        if parts
+        else Text("no slopes: they take two measured lengths at most two octaves apart")
+    )
 
 
 def crossover_table(records: Iterable[Record]) -> RenderableType:

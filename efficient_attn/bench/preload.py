@@ -4,6 +4,10 @@ The profiler takes over a second to start for the first time in a process. Start
 here, before there are threads or tensors, it starts at once in every worker forked later.
 """
 
+import os
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read once, when the profiler's library loads
+
 from torch.profiler import ProfilerActivity, profile
 
 from efficient_attn.bench import cost, trial

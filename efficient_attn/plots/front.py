@@ -100,11 +100,11 @@ def _times(records: list[Record], task: TaskScores) -> dict[int, dict[str, float
     options = {score.contestant: score.options for score in task.scores}
     times: dict[int, dict[str, float]] = defaultdict(dict)
     for record in records:
+        if not record.ok or record.contestant not in options:
+            continue
         fits = pattern_of(record) == task.pattern and pass_of(record) == "forward_backward"
-        trained = options.get(record.contestant)
-        if record.ok and fits and trained is not None:
-            if not shared_difference(record.options, trained):
-                times[length_of(record)][record.contestant] = time_interval(record).value
+        if fits and not shared_difference(record.options, options[record.contestant]):
+            times[length_of(record)][record.contestant] = time_interval(record).value
     return times
 
 
