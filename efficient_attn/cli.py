@@ -39,6 +39,8 @@ def _command(word: str) -> Callable[..., int]:
 _COMMANDS = {
     "list": ("variants", "list_command"),
     "describe": ("variants", "describe_command"),
+    "check": ("check", "main"),
+    "show": ("show", "main"),
     "sweep": ("sweep", "main"),
     "plot": ("plot", "main"),
     "pick": ("pick", "main"),
@@ -73,6 +75,9 @@ def _parser() -> argparse.ArgumentParser:
         ("exact", "only those that equal softmax attention under their pattern"),
     ):
         listing.add_argument(f"--{flag}", action="store_true", help=summary)
+    listing.add_argument(
+        "--matrix", action="store_true", help="print variants × capabilities as a Markdown table"
+    )
     _json_flag(listing)
 
     describe = word(
@@ -82,6 +87,28 @@ def _parser() -> argparse.ArgumentParser:
     )
     describe.add_argument("name", help="a name that `efficient-attn list` prints")
     _json_flag(describe)
+
+    check = word(
+        "check",
+        "Observe what a variant really does, beside what it declares; 1 where they differ.",
+        "efficient-attn check my_module:MyAttention --option window=8",
+    )
+    check.add_argument("variant", help="a registered name, or module:Class for one of your own")
+    _options_flag(check)
+    _json_flag(check)
+
+    show = word(
+        "show",
+        "Draw who sees whom, and the weights of each head.",
+        "efficient-attn show local_window --option window=4 --pattern causal_self",
+    )
+    show.add_argument("variant", help="a registered name, or module:Class for one of your own")
+    show.add_argument("--length", type=int, default=32, help="tokens (default: 32)")
+    show.add_argument("--pattern", choices=PATTERNS, default="noncausal_self")
+    show.add_argument("--heads", type=int, default=4, help="default: 4")
+    show.add_argument("--out", help="path without ending (default: VARIANT-PATTERN-LENGTH)")
+    _format_flag(show)
+    _options_flag(show)
 
     sweep = word(
         "sweep",
@@ -103,12 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     plot.add_argument("results", help="folder that a sweep wrote")
     plot.add_argument("--out", help="folder for the figures (default: RESULTS/figures)")
-    plot.add_argument(
-        "--format",
-        action="append",
-        choices=("png", "svg", "pdf"),
-        help="may be repeated (default: png and svg)",
-    )
+    _format_flag(plot)
 
     pick = word(
         "pick",
@@ -148,6 +170,24 @@ def _parser() -> argparse.ArgumentParser:
     doctor = word("doctor", "Print the environment and check it.", "efficient-attn doctor")
     _json_flag(doctor)
     return parser
+
+
+def _options_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--option",
+        action="append",
+        metavar="NAME=VALUE",
+        help="option of the variant; may be repeated",
+    )
+
+
+def _format_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--format",
+        action="append",
+        choices=("png", "svg", "pdf"),
+        help="may be repeated (default: png and svg)",
+    )
 
 
 def _json_flag(parser: argparse.ArgumentParser) -> None:

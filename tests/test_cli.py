@@ -13,7 +13,7 @@ import efficient_attn as ea
 from efficient_attn.bench.store import Store
 from efficient_attn.cli import main
 
-WORDS = ("list", "describe", "sweep", "plot", "pick", "doctor")
+WORDS = ("list", "describe", "check", "show", "sweep", "plot", "pick", "doctor")
 CONF = Path(__file__).parents[1] / "conf"
 
 

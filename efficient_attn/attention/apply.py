@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -67,7 +69,7 @@ def _narrow(core: AttentionVariant, mask: AttentionMask, N: int, M: int) -> Atte
         if bool((pairwise.masked_fill(~seen, 0.0) != 0).any()):
             return mask
     if bool((seen == causal_keep(N, M, seen.device)).all()):
-        return AttentionMask(True, mask.key_padding)
+        return replace(mask, causal=True, pairwise=None)
     return mask
 
 
@@ -99,6 +101,7 @@ def _check(
     for capability, asked in (
         ("key_padding", mask.key_padding is not None),
         ("pairwise_mask", mask.pairwise is not None),
+        ("alibi", mask.slopes is not None),
         ("weights", need_weights),
     ):
         if asked and not getattr(can, capability):

@@ -68,19 +68,16 @@ def attention(
             raise TypeError(f"{name} has dtype {given.dtype}: give bool, True = take part")
     M = k.shape[-2]
     resolved = resolve_options(variant, options, max_len=M)
-    core = make_core(
-        variant, q.shape[1], q.shape[-1], device=q.device, dtype=q.dtype, **resolved
-    ).requires_grad_(False)
+    core = make_core(variant, q.shape[1], q.shape[-1], device=q.device, dtype=q.dtype, **resolved)
     core.train(dropout_p > 0)
     if scale is not None:
         q = q * (scale * q.shape[-1] ** 0.5)
     mask = AttentionMask(is_causal, key_padding_mask, attn_mask)
     call = _Attend(core, mask, cross=q.shape[-2] != M, dropout_p=dropout_p, weights=need_weights)
-    if parameters is None:
-        out, weights = call(q, k, v)
-    else:
-        replaced = {f"core.{name}": tensor for name, tensor in parameters.items()}
-        out, weights = torch.func.functional_call(call, replaced, (q, k, v))
+    # What was drawn here is constant; what the caller gave may want gradients.
+    tensors = {name: drawn.detach() for name, drawn in call.named_parameters()}
+    tensors |= {f"core.{name}": given for name, given in (parameters or {}).items()}
+    out, weights = torch.func.functional_call(call, tensors, (q, k, v))
     return (out, weights) if need_weights else out
 
 

@@ -20,12 +20,15 @@ class AttentionMask:
 
     causal: query i of N sees keys j <= i + (M - N) of M; the last query sees every key.
     key_padding: bool [B, M], True where the key exists; None = all exist.
-    pairwise: bool (True = seen) or float (added to the scores), broadcastable to [B, H, N, M].
+    pairwise: bool (True = seen) or float (added to the scores; -inf and the lowest number of the
+        type mean not seen), broadcastable to [B, H, N, M].
+    slopes: [H], ALiBi: slope times distance is taken from the scores.
     """
 
     causal: bool = False
     key_padding: Tensor | None = None
     pairwise: Tensor | None = None
+    slopes: Tensor | None = None
 
     def keep(self, N: int, M: int, device: torch.device) -> Tensor | None:
         """Dense bool of everything boolean in the mask, broadcastable to [B, H, N, M].
@@ -37,15 +40,21 @@ class AttentionMask:
             parts.append(causal_keep(N, M, device))
         if self.key_padding is not None:
             parts.append(self.key_padding[:, None, None, :])
-        if self.pairwise is not None and self.pairwise.dtype == torch.bool:
-            parts.append(self.pairwise)
+        if self.pairwise is not None:
+            boolean = self.pairwise.dtype == torch.bool
+            parts.append(self.pairwise if boolean else _seen(self.pairwise))
         return intersect(*parts)
 
-    def bias(self) -> Tensor | None:
-        """The float pairwise mask, or None."""
-        if self.pairwise is None or self.pairwise.dtype == torch.bool:
-            return None
-        return self.pairwise
+    def bias(self, N: int, M: int, device: torch.device) -> Tensor | None:
+        """What is added to the scores, finite, broadcastable to [B, H, N, M]; None = nothing."""
+        added = None
+        if self.pairwise is not None and self.pairwise.dtype != torch.bool:
+            added = self.pairwise.masked_fill(~_seen(self.pairwise), 0.0)
+        if self.slopes is not None:
+            queries = torch.arange(M - N, M, device=device)
+            distance = distance_bias(self.slopes, queries, torch.arange(M, device=device))
+            added = distance if added is None else added + distance
+        return added
 
 
 def causal_keep(N: int, M: int, device: torch.device, columns: int | None = None) -> Tensor:
@@ -62,12 +71,15 @@ def intersect(*masks: Tensor | None) -> Tensor | None:
     return result
 
 
-def _merge(keep: Tensor | None, bias: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-    """Fold a float mask's own exclusions (-inf, or the lowest number of its type) into `keep`."""
-    if bias is None:
-        return keep, None
-    lowest = torch.finfo(bias.dtype).min
-    return intersect(keep, bias > lowest), bias
+def distance_bias(slopes: Tensor, queries: Tensor, keys: Tensor) -> Tensor:
+    """−slope_h·|i − j| as [1, H, n, m] for the positions `queries` [n] and `keys` [m]."""
+    distance = (queries[:, None] - keys[None, :]).abs()
+    return -slopes[None, :, None, None] * distance
+
+
+def _seen(bias: Tensor) -> Tensor:
+    """Where a float mask does not exclude."""
+    return bias > torch.finfo(bias.dtype).min
 
 
 def masked_attention(
@@ -81,18 +93,18 @@ def masked_attention(
     """softmax(q kᵀ/√D + bias) v over the keys kept, through the fused kernel.
 
     q [..., N, D], k [..., M, D], v [..., M, V], four dimensions in all; keep (bool) and bias
-    (float) broadcast to [..., N, M]. A query that keeps nothing gets zeros and passes no gradient:
-    it attends to everything inside the kernel, where -inf alone would make NaN, and is zeroed
-    after it.
+    (finite float) broadcast to [..., N, M]. A query that keeps nothing gets zeros and passes no
+    gradient: it attends to everything inside the kernel, where -inf alone would make NaN, and is
+    zeroed after it.
     """
-    keep, bias = _merge(keep, bias)
+    if bias is not None:
+        bias = bias.to(q.dtype)
     if keep is None:
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout_p)
     alive = keep.any(-1, keepdim=True)
     attn_mask = keep | ~alive
     if bias is not None:
-        finite = bias.masked_fill(~(bias > torch.finfo(bias.dtype).min), 0.0).to(q.dtype)
-        attn_mask = finite.masked_fill(~attn_mask, float("-inf"))
+        attn_mask = bias.masked_fill(~attn_mask, float("-inf"))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout_p)
     return out.masked_fill(~alive, 0.0)
 
@@ -104,12 +116,10 @@ def dense_weights(
 
     Scores and softmax are taken in fp32 at least; a query that keeps nothing has zero weights.
     """
-    keep, bias = _merge(keep, bias)
     dtype = torch.promote_types(q.dtype, torch.float32)
     scores = (q.to(dtype) * q.shape[-1] ** -0.5) @ k.to(dtype).transpose(-1, -2)
     if bias is not None:
-        finite = bias.masked_fill(~(bias > torch.finfo(bias.dtype).min), 0.0)
-        scores = scores + finite.to(dtype)
+        scores = scores + bias.to(dtype)
     if keep is None:
         return scores.softmax(-1).to(q.dtype)
     alive = keep.any(-1, keepdim=True)

@@ -10,9 +10,10 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from efficient_attn.attention.apply import attend, expand_groups
-from efficient_attn.attention.errors import require_int
+from efficient_attn.attention.errors import OptionError, require_choice, require_int
 from efficient_attn.attention.functional import make_core
 from efficient_attn.attention.masks import AttentionMask
+from efficient_attn.attention.positions import alibi_slopes, rotate
 from efficient_attn.attention.registry import refusal, resolve_options
 
 
@@ -22,8 +23,10 @@ class MultiHeadAttention(nn.Module):
     embed_dim: E, width of queries and output; num_heads: H; variant: a name of `list_variants`,
     its options as further keywords (`describe`). num_kv_heads: G key/value heads, a divisor of H
     (grouped-query attention). head_dim: D, E / H when None; kdim, vdim: widths of key and value
-    inputs. dropout: on attention weights while training. Parameters have torch.nn's names, so
-    weights of `torch.nn.MultiheadAttention` load; a variant's own stand under ``core.``.
+    inputs. dropout: on attention weights while training. positions: None, "rotary" (`rotary_base`)
+    or "alibi", counted from the first token of the sequence; self-attention only. Parameters have
+    torch.nn's names, so weights of `torch.nn.MultiheadAttention` load; a variant's own stand under
+    ``core.``.
 
     Raises `OptionError` for options that are wrong, `UnsupportedAttention` in `forward` for what
     the variant cannot honour.
@@ -41,6 +44,8 @@ class MultiHeadAttention(nn.Module):
         vdim: int | None = None,
         head_dim: int | None = None,
         num_kv_heads: int | None = None,
+        positions: str | None = None,
+        rotary_base: float = 10000.0,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         **options: Any,
@@ -70,12 +75,18 @@ class MultiHeadAttention(nn.Module):
         self.vdim = embed_dim if vdim is None else vdim
         self.dropout = dropout
         self.variant = variant
+        self.positions = positions
+        self.rotary_base = rotary_base
         self.batch_first = True
 
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         self.core = make_core(
             variant, num_heads, head_dim, **factory, **resolve_options(variant, options)
         )
+        self._check_positions()
+        slopes = alibi_slopes(num_heads).to(device) if positions == "alibi" else None
+        self.slopes: Tensor | None
+        self.register_buffer("slopes", slopes, persistent=False)
         self._widths = (num_heads * head_dim, groups * head_dim, groups * head_dim)
         self.in_proj_weight: Tensor | None = None
         if self.kdim == self.vdim == embed_dim:
@@ -134,6 +145,9 @@ class MultiHeadAttention(nn.Module):
                 )
         mask = self._mask(query, key, key_padding_mask, attn_mask, is_causal)
         q, k, v = self._project(query, key, value)
+        if self.positions is not None and key is not query:
+            raise refusal(self.variant, "positions_across", "they count along one sequence")
+        q, k = self._place(q, k, 0)
         out, weights = attend(
             self.core,
             q,
@@ -155,11 +169,16 @@ class MultiHeadAttention(nn.Module):
         return self.core.init_state(batch, device=weight.device, dtype=weight.dtype)
 
     def step(self, query: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token [B, 1, E] of causal self-attention -> output [B, 1, E] and new state."""
+        """The next n tokens [B, n, E] of causal self-attention -> output [B, n, E], new state.
+
+        The outputs equal those of ``forward(x, is_causal=True)`` however x is split into steps.
+        state.position counts the tokens so far, state.nbytes its bytes.
+        """
         if not self.core.capabilities.decode:
             raise refusal(self.variant, "decode")
         q, k, v = self._project(query, query, query)
-        out, state = self.core.step(q, *expand_groups(q, k, v), state)
+        q, k = self._place(q, k, state.position)
+        out, state = self.core.step(q, *expand_groups(q, k, v), state, self.slopes)
         return self.out_proj(rearrange(out, "b h n v -> b n (h v)")), state
 
     @classmethod
@@ -250,6 +269,24 @@ class MultiHeadAttention(nn.Module):
         q, k, v = (rearrange(x, "b n (h d) -> b h n d", d=self.head_dim) for x in projected)
         return q, k, v
 
+    def _check_positions(self) -> None:
+        """Refuse at construction what the variant cannot carry."""
+        if self.positions is None:
+            return
+        require_choice("positions", self.positions, ["rotary", "alibi"])
+        if not getattr(self.core.capabilities, self.positions):
+            raise refusal(self.variant, self.positions)
+        if self.positions == "rotary" and self.head_dim % 2:
+            raise OptionError(f"head_dim={self.head_dim}: rotary positions need an even width")
+        if not self.rotary_base > 0:
+            raise OptionError(f"rotary_base={self.rotary_base}: must be above 0")
+
+    def _place(self, q: Tensor, k: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Turn queries and keys by their rotary positions, from `start` on."""
+        if self.positions != "rotary":
+            return q, k
+        return rotate(q, start, self.rotary_base), rotate(k, start, self.rotary_base)
+
     def _mask(
         self,
         query: Tensor,
@@ -288,7 +325,7 @@ class MultiHeadAttention(nn.Module):
                     pairwise = row.masked_fill(~pairwise, float("-inf"))
                 else:
                     pairwise = pairwise + row
-        return AttentionMask(is_causal, keep, pairwise)
+        return AttentionMask(is_causal, keep, pairwise, self.slopes)
 
 
 def _check_dtype(name: str, mask: Tensor) -> None:

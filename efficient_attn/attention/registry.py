@@ -25,7 +25,7 @@ class Capabilities:
 
     *_self / *_cross: the four patterns. equal_lengths: only when there are as many keys as
     queries. key_padding, pairwise_mask: masks. weights: attention weights on request. decode:
-    `init_state` and `step`.
+    `init_state` and `step`. rotary, alibi: positions that act inside attention.
     """
 
     noncausal_self: bool = True
@@ -37,6 +37,8 @@ class Capabilities:
     pairwise_mask: bool = False
     weights: bool = False
     decode: bool = False
+    rotary: bool = False
+    alibi: bool = False
 
     def supports(self, *, causal: bool, cross: bool) -> bool:
         """Whether the pattern is honoured at any lengths."""
@@ -52,7 +54,10 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class VariantSpec:
-    """What `describe` tells about a variant. time and memory are per head of width d."""
+    """What `describe` tells about a variant. time, memory and state are per head of width d.
+
+    state: what decoding carries from token to token; empty where it cannot decode.
+    """
 
     name: str
     summary: str
@@ -60,6 +65,7 @@ class VariantSpec:
     formula: str
     time: str
     memory: str
+    state: str
     exact: bool
     options: Mapping[str, Any]
     capabilities: Capabilities
@@ -80,12 +86,14 @@ def register_variant(
     formula: str = "",
     time: str = "unknown",
     memory: str = "unknown",
+    state: str = "",
     exact: bool = False,
 ) -> Callable[[Class], Class]:
     """Class decorator that puts an `AttentionVariant` under `name`.
 
     paper: citation; formula: one line; time, memory: complexity in N (queries), d (head width) and
-    the variant's own letters; exact: equals dense softmax attention under the variant's pattern.
+    the variant's own letters; state: what decoding carries; exact: equals dense softmax attention
+    under the variant's pattern.
     The class needs ``Options`` (a frozen dataclass), ``capabilities`` and ``forward``:
 
         @dataclass(frozen=True)
@@ -114,6 +122,7 @@ def register_variant(
             formula=formula,
             time=time,
             memory=memory,
+            state=state,
             exact=exact,
             options=_defaults(cls.Options),
             capabilities=cls.capabilities,
@@ -250,6 +259,9 @@ def refusal(variant: str, request: str, detail: str = "") -> UnsupportedAttentio
         "pairwise_mask": "a pairwise attention mask",
         "weights": "attention weights",
         "decode": "step-by-step decoding",
+        "rotary": "rotary positions",
+        "alibi": "ALiBi positions",
+        "positions_across": "rotary or ALiBi positions across two sequences",
         "unequal_lengths": "different numbers of queries and keys",
     }[request]
     registry = _registry()
@@ -257,11 +269,13 @@ def refusal(variant: str, request: str, detail: str = "") -> UnsupportedAttentio
     able = [name for name, cls in sorted(registry.items()) if _honours(cls.capabilities, request)]
     return UnsupportedAttention(
         f"{variant} does not support {asked}{': ' + why if why else ''}. "
-        f"Variants that do: {', '.join(able) or 'none'}."
+        + (f"Variants that do: {', '.join(able)}." if able else "No variant does.")
     )
 
 
 def _honours(can: Capabilities, request: str) -> bool:
+    if request == "positions_across":
+        return False
     if request == "unequal_lengths":
         return can.supports(causal=False, cross=True)
     if request.endswith("_cross"):

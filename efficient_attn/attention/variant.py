@@ -52,15 +52,17 @@ class AttentionVariant(nn.Module):
         keep = intersect(
             mask.keep(N, M, q.device), self.visible(N, M, q.device, causal=mask.causal)
         )
-        return dense_weights(q, k, keep, self.score_bias(N, M, mask))
+        return dense_weights(q, k, keep, self.score_bias(N, M, mask, q.device))
 
     def visible(self, N: int, M: int, device: torch.device, *, causal: bool) -> Tensor | None:
         """Bool [N, M]: the variant's own pattern, before any mask; None = everyone."""
         return None
 
-    def score_bias(self, N: int, M: int, mask: AttentionMask) -> Tensor | None:
-        """What is added to the scores, broadcastable to [B, H, N, M]; None = nothing."""
-        return mask.bias()
+    def score_bias(
+        self, N: int, M: int, mask: AttentionMask, device: torch.device
+    ) -> Tensor | None:
+        """What is added to the scores, finite, broadcastable to [B, H, N, M]; None = nothing."""
+        return mask.bias(N, M, device)
 
     def init_state(
         self,
@@ -73,10 +75,13 @@ class AttentionVariant(nn.Module):
         """State before the first token, for `step`. value_dim: V, head_dim when None."""
         raise refusal(self.name, "decode")
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One token: q, k [B, H, 1, D], v [B, H, 1, V] -> output [B, H, 1, V] and new state.
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: Any, slopes: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """The next n tokens: q, k [B, H, n, D], v [B, H, n, V] -> output [B, H, n, V], new state.
 
-        The outputs equal those of the causal parallel form.
+        However a sequence is split into steps, the outputs equal those of the causal parallel
+        form. The state has `position` (tokens so far) and `nbytes`. slopes: [H], ALiBi.
         """
         raise refusal(self.name, "decode")
 
@@ -114,6 +119,10 @@ class KeyValueCache:
         k = torch.empty(batch, heads, 0, head_dim, device=device, dtype=dtype)
         v = torch.empty(batch, heads, 0, value_dim or head_dim, device=device, dtype=dtype)
         return cls(k, v)
+
+    @property
+    def nbytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
 
     def append(self, k: Tensor, v: Tensor) -> KeyValueCache:
         return KeyValueCache(

@@ -48,7 +48,7 @@ def plot(
     for name, draw in _figures(records).items():
         figure = draw()
         for kind in formats:
-            written.append(_save(figure, folder / f"{name}.{kind}"))
+            written.append(save(figure, folder / f"{name}.{kind}"))
     return written
 
 
@@ -64,7 +64,7 @@ def _figures(records: list[Record]) -> dict[str, Callable[[], Figure]]:
     return figures
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save(figure: Figure, path: Path) -> Path:
     FigureCanvasAgg(figure)
     # Without a date the same records give the same file.
     metadata = {"Date": None} if path.suffix == ".svg" else None

@@ -6,7 +6,8 @@ A variant that is not named in `OPTIONS` is tested with its defaults, from the d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -248,3 +249,54 @@ def _same_draws() -> None:
     """Every test starts from the same global seed and runs on the cores it was given."""
     torch.manual_seed(0)
     return
+
+
+# --- how many combinations were honoured, refused and skipped ----------------------------------
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Note for each test of a case whether what it asked for was refused on the way.
+
+    A test that passes although a refusal was raised has expected it.
+    """
+    refusals = []
+    made = ea.UnsupportedAttention.__init__
+
+    def note(self: ValueError, *words: object) -> None:
+        refusals.append(words)
+        made(self, *words)
+
+    ea.UnsupportedAttention.__init__ = note  # type: ignore[method-assign]
+    try:
+        return (yield)
+    finally:
+        ea.UnsupportedAttention.__init__ = made  # type: ignore[method-assign]
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and isinstance(callspec.params.get("case"), Case):
+            item.user_properties.append(("combination", "refused" if refusals else "honoured"))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """One line on the combinations of variant and request, one on the capabilities observed.
+
+    Reports carry both from wherever the tests ran, so that workers are counted too.
+    """
+    combinations: Counter[str] = Counter()
+    observed: Counter[str] = Counter()
+    for report in terminalreporter.getreports("passed"):
+        properties = dict(report.user_properties)
+        if "observed" in properties:
+            observed.update(properties["observed"])
+        elif "combination" in properties:
+            combinations[properties["combination"]] += 1
+    combinations["skipped"] = sum(
+        "tests/attention/" in report.nodeid for report in terminalreporter.getreports("skipped")
+    )
+    for what, counts in (
+        ("combinations of variant and request", combinations),
+        ("capabilities observed", observed),
+    ):
+        said = [f"{counts[status]} {status}" for status in ("honoured", "refused", "skipped")]
+        if sum(counts.values()):
+            terminalreporter.write_line(f"attention, {what}: {', '.join(said)}")

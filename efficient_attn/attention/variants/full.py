@@ -24,6 +24,7 @@ from efficient_attn.attention.masks import (
     AttentionMask,
     causal_keep,
     dense_weights,
+    distance_bias,
     intersect,
     masked_attention,
 )
@@ -49,6 +50,7 @@ class FullOptions:
     formula="softmax(QKᵀ/√d + mask) V",
     time="O(N²·d)",
     memory="O(N·d) fused, O(N²) naive",
+    state="O(N·d)",
     exact=True,
 )
 class Full(AttentionVariant):
@@ -64,6 +66,8 @@ class Full(AttentionVariant):
         pairwise_mask=True,
         weights=True,
         decode=True,
+        rotary=True,
+        alibi=True,
     )
 
     def forward(
@@ -71,11 +75,13 @@ class Full(AttentionVariant):
     ) -> Tensor:
         N, M = q.shape[-2], k.shape[-2]
         if self.options.implementation == "naive":
-            weights = dense_weights(q, k, mask.keep(N, M, q.device), mask.bias())
+            bias = mask.bias(N, M, q.device)
+            weights = dense_weights(q, k, mask.keep(N, M, q.device), bias)
             return F.dropout(weights, dropout_p) @ v
-        if mask.causal and mask.pairwise is None:
-            return _causal(q, k, v, mask.key_padding, dropout_p)
-        return masked_attention(q, k, v, mask.keep(N, M, q.device), mask.bias(), dropout_p)
+        if mask.pairwise is None and (mask.causal or mask.slopes is not None):
+            return _by_position(q, k, v, mask, dropout_p)
+        keep, bias = mask.keep(N, M, q.device), mask.bias(N, M, q.device)
+        return masked_attention(q, k, v, keep, bias, dropout_p)
 
     def init_state(
         self,
@@ -85,37 +91,48 @@ class Full(AttentionVariant):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> KeyValueCache:
-        """A cache of all keys and values; grows by one token a step."""
+        """A cache of all keys and values; grows with every token."""
         return KeyValueCache.empty(batch, self.heads, self.head_dim, value_dim, device, dtype)
 
     def step(
-        self, q: Tensor, k: Tensor, v: Tensor, state: KeyValueCache
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: KeyValueCache,
+        slopes: Tensor | None = None,
     ) -> tuple[Tensor, KeyValueCache]:
         state = state.append(k, v)
-        return masked_attention(q, state.k, state.v), state
+        # The only query is the last and sees every key; several need the causal mask.
+        mask = AttentionMask(causal=q.shape[-2] > 1, slopes=slopes)
+        return self(q, state.k, state.v, mask), state
 
 
-def _causal(q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None, dropout_p: float) -> Tensor:
-    """Causal attention aligned bottom-right, without an N×M mask."""
+def _by_position(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float) -> Tensor:
+    """Masks and biases that follow from positions, without an N×M matrix: chunk by chunk."""
     N, M = q.shape[-2], k.shape[-2]
-    blind = max(N - M, 0)
-    if blind:  # the first queries precede every key
-        out = _causal(q[..., blind:, :], k, v, padding, dropout_p)
-        return F.pad(out, (0, 0, blind, 0))
-    if N == M and padding is None:
+    if mask.causal and N > M:  # the first queries precede every key
+        out = _by_position(q[..., N - M :, :], k, v, mask, dropout_p)
+        return F.pad(out, (0, 0, N - M, 0))
+    if mask.causal and N == M and mask.key_padding is None and mask.slopes is None:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p, is_causal=True)
-    keep_keys = None if padding is None else padding[:, None, None, :]
+    # A traced program must not depend on the length, as the number of chunks does.
+    starts = [0] if torch.compiler.is_compiling() else range(0, N, QUERIES_PER_CHUNK)
+    size = N if torch.compiler.is_compiling() else QUERIES_PER_CHUNK
     outputs = []
-    for start in range(0, N, QUERIES_PER_CHUNK):
-        stop = min(start + QUERIES_PER_CHUNK, N)
-        seen = stop + M - N  # keys that the last query of the chunk sees
-        keep = intersect(
-            causal_keep(stop - start, seen, q.device),
-            None if keep_keys is None else keep_keys[..., :seen],
-        )
+    for start in starts:
+        queries = q[..., start : start + size, :]
+        n = queries.shape[-2]
+        seen = start + n + M - N if mask.causal else M  # keys that the chunk's last query sees
+        keep = causal_keep(n, seen, q.device) if mask.causal else None
+        if mask.key_padding is not None:
+            keep = intersect(keep, mask.key_padding[:, None, None, :seen])
+        bias = None
+        if mask.slopes is not None:
+            first = start + M - N
+            rows = torch.arange(first, first + n, device=q.device)
+            bias = distance_bias(mask.slopes, rows, torch.arange(seen, device=q.device))
         outputs.append(
-            masked_attention(
-                q[..., start:stop, :], k[..., :seen, :], v[..., :seen, :], keep, None, dropout_p
-            )
+            masked_attention(queries, k[..., :seen, :], v[..., :seen, :], keep, bias, dropout_p)
         )
     return torch.cat(outputs, -2)

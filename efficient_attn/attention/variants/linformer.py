@@ -69,6 +69,8 @@ class Linformer(AttentionVariant):
         "causal_cross": "each projected key mixes all positions",
         "pairwise_mask": "projected keys belong to no single position",
         "decode": "each projected key mixes all positions",
+        "rotary": "projected keys belong to no single position",
+        "alibi": "projected keys belong to no single position",
     }
 
     def __init__(

@@ -18,14 +18,22 @@ It cannot cross between sequences of different lengths: a window has no meaning 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
+from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import as_pair, require_int
-from efficient_attn.attention.masks import AttentionMask, causal_keep, intersect, masked_attention
+from efficient_attn.attention.masks import (
+    AttentionMask,
+    causal_keep,
+    distance_bias,
+    intersect,
+    masked_attention,
+)
 from efficient_attn.attention.registry import Capabilities, register_variant
 from efficient_attn.attention.variant import AttentionVariant, KeyValueCache
 
@@ -57,6 +65,7 @@ class LocalWindowOptions:
     formula="softmax(QKᵀ/√d over i−left ≤ j ≤ i+right, and global tokens) V",
     time="O(N·w·d), w = left + right",
     memory="O(N·(d + w))",
+    state="O(left·d)",
     exact=True,
 )
 class LocalWindow(AttentionVariant):
@@ -72,6 +81,8 @@ class LocalWindow(AttentionVariant):
         key_padding=True,
         weights=True,
         decode=True,
+        rotary=True,
+        alibi=True,
     )
     refusals = {  # noqa: RUF012
         "pairwise_mask": "it would be a dense N×M matrix, which the window exists to avoid",
@@ -90,28 +101,26 @@ class LocalWindow(AttentionVariant):
     ) -> Tensor:
         N = q.shape[-2]
         left, right = self.options.sides
-        left, right = min(left, N - 1), 0 if mask.causal else min(right, N - 1)
-        G = min(self.options.global_tokens, N)
-        if N <= QUERIES_PER_BLOCK + left + right:  # the dense form is no larger than one block's
-            keep = intersect(
-                mask.keep(N, N, q.device), self.visible(N, N, q.device, causal=mask.causal)
-            )
-            return masked_attention(q, k, v, keep, None, dropout_p)
-        if mask.key_padding is None:
-            out = _banded(q, k, v, left, right, G, mask.causal, None, dropout_p)
+        right = 0 if mask.causal else right
+        G = self.options.global_tokens
+        traced = torch.compiler.is_compiling()  # whose program must serve every length
+        if not traced:
+            left, right, G = min(left, N - 1), min(right, N - 1), min(G, N)
+            if N <= QUERIES_PER_BLOCK + left + right:  # the dense form is no larger than a block's
+                keep = intersect(
+                    mask.keep(N, N, q.device), self.visible(N, N, q.device, causal=mask.causal)
+                )
+                return masked_attention(q, k, v, keep, mask.bias(N, N, q.device), dropout_p)
+        band = _Band(left, right, G, mask.causal, mask.slopes)
+        if mask.key_padding is None or traced:
+            out = _banded(q, k, v, band, mask.key_padding, dropout_p)
         else:  # one mask per sample: shared by its heads, never repeated for them
-            samples = [
-                _banded(q[b : b + 1], k[b : b + 1], v[b : b + 1], left, right, G, mask.causal,
-                        mask.key_padding[b], dropout_p)
-                for b in range(q.shape[0])
-            ]  # fmt: skip
-            out = torch.cat(samples)
+            samples = zip(*(x.split(1) for x in (q, k, v, mask.key_padding)), strict=True)
+            out = torch.cat(
+                [_banded(q1, k1, v1, band, exists, dropout_p) for q1, k1, v1, exists in samples]
+            )
         if G:
-            keep = None if mask.key_padding is None else mask.key_padding[:, None, None, :]
-            if mask.causal:
-                keep = intersect(keep, causal_keep(G, G, q.device, columns=N))
-            head = masked_attention(q[..., :G, :], k, v, keep, None, dropout_p)
-            out = torch.cat([head, out[..., G:, :]], -2)
+            out = torch.cat([_global_rows(q, k, v, mask, G, dropout_p), out[..., G:, :]], -2)
         return out
 
     def init_state(
@@ -122,68 +131,119 @@ class LocalWindow(AttentionVariant):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> KeyValueCache:
-        """The last left + 1 keys and values, and those of the global tokens."""
+        """The last `left` keys and values, and those of the global tokens."""
         return KeyValueCache.empty(batch, self.heads, self.head_dim, value_dim, device, dtype)
 
     def step(
-        self, q: Tensor, k: Tensor, v: Tensor, state: KeyValueCache
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: KeyValueCache,
+        slopes: Tensor | None = None,
     ) -> tuple[Tensor, KeyValueCache]:
-        state = state.append(k, v)
+        pieces = zip(*(x.split(QUERIES_PER_BLOCK, -2) for x in (q, k, v)), strict=True)
+        outputs = []
+        for q_piece, k_piece, v_piece in pieces:
+            out, state = self._piece(q_piece, k_piece, v_piece, state, slopes)
+            outputs.append(out)
+        return torch.cat(outputs, -2), state
+
+    def _piece(
+        self, q: Tensor, k: Tensor, v: Tensor, state: KeyValueCache, slopes: Tensor | None
+    ) -> tuple[Tensor, KeyValueCache]:
+        """A few tokens against the cache, whose keys stand at the first and the last positions."""
         left, G = self.options.sides[0], self.options.global_tokens
-        if state.position > G:  # global tokens see everything before them
-            state = state.last(left + 1, first=min(G, state.k.shape[-2]))
-        return masked_attention(q, state.k, state.v), state
+        state = state.append(k, v)
+        total, T = state.position, state.k.shape[-2]
+        first = min(G, T)
+        j = torch.cat([torch.arange(first), torch.arange(total - (T - first), total)]).to(q.device)
+        i = torch.arange(total - q.shape[-2], total, device=q.device)
+        near = (j >= i[:, None] - left) | (j < G) | (i[:, None] < G)
+        bias = None if slopes is None else distance_bias(slopes, i, j)
+        out = masked_attention(q, state.k, state.v, near & (j <= i[:, None]), bias)
+        return out, state.last(left, first=first)
+
+
+class _Band(NamedTuple):
+    """left, right: keys seen on either side; G: global tokens; slopes: [H], ALiBi."""
+
+    left: int
+    right: int
+    G: int
+    causal: bool
+    slopes: Tensor | None
 
 
 def _banded(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    left: int,
-    right: int,
-    G: int,
-    causal: bool,
-    exists: Tensor | None,
-    dropout_p: float,
+    q: Tensor, k: Tensor, v: Tensor, band: _Band, exists: Tensor | None, dropout_p: float
 ) -> Tensor:
     """Blocks of C queries against spans of S = C + left + right keys, and the G global keys.
 
-    q, k [B, H, N, D], v [B, H, N, V]; exists: bool [N], needs B = 1. Rows of global queries are
-    computed like any other and are the caller's to replace.
+    q, k [B, H, N, D], v [B, H, N, V]; exists: bool [B, N]. Rows of global queries are computed
+    like any other and are the caller's to replace.
     """
-    B, _, N, _ = q.shape
+    B, H, N, _ = q.shape
+    left, right, G = band.left, band.right, band.G
     C = QUERIES_PER_BLOCK
-    blocks = -(-N // C)
+    blocks = block_count(N, C)
     tail = blocks * C - N
     S = C + left + right
+    device = q.device
+
+    row, slot = torch.arange(C, device=device), torch.arange(S, device=device)
+    within = torch.arange(blocks, device=device)[:, None] * C + slot  # [blocks, S], from −left on
 
     def spans(x: Tensor) -> Tensor:
-        padded = F.pad(x, (0, 0, left, tail + right))
-        return rearrange(padded, "b h n d -> (b h) n d").unfold(1, S, C)
+        padded = merge_heads(x, left, tail + right)
+        if torch.compiler.is_compiling():  # overlapping strides tie a trace to its length
+            return padded[:, within]
+        return padded.unfold(1, S, C).transpose(-1, -2)
 
-    q_blocks = rearrange(F.pad(q, (0, 0, 0, tail)), "b h (c w) d -> c (b h) w d", w=C)
-    k_spans = rearrange(spans(k), "h c d s -> c h s d")
-    v_spans = rearrange(spans(v), "h c d s -> c h s d")
-
-    row = torch.arange(C, device=q.device)
-    slot = torch.arange(S, device=q.device)
-    band = (slot >= row[:, None]) & (slot <= row[:, None] + left + right)
-    real = torch.ones(N, dtype=torch.bool, device=q.device) if exists is None else exists
-    real = torch.cat([real.new_zeros(G), real[G:]])  # global keys come in a part of their own
-    real = F.pad(real, (left, tail + right)).unfold(0, S, C)
-    keep = (band & real[:, None, :])[:, None]  # [blocks, 1, C, S]
+    q_blocks = cut(merge_heads(q, 0, tail), C)
+    k_spans, v_spans = spans(k), spans(v)
+    near = (slot >= row[:, None]) & (slot <= row[:, None] + left + right)
+    if exists is None:
+        real = torch.ones(1, N, dtype=torch.bool, device=device)
+    else:
+        real = exists.repeat_interleave(H, 0)
+    # Global keys come in a part of their own.
+    inside = F.pad(real & (torch.arange(N, device=device) >= G), (left, tail + right))
+    keep = inside[:, within][:, :, None] & near  # [1 or (B H), blocks, C, S]
+    bias = None
+    if band.slopes is not None:
+        bias = distance_bias(band.slopes, row + left, slot).transpose(0, 1)  # [H, 1, C, S]
     if G:
-        first = torch.ones(G, dtype=torch.bool, device=q.device) if exists is None else exists[:G]
-        seen = first.expand(blocks, 1, C, G)
-        if causal:
-            query = torch.arange(blocks * C, device=q.device).view(blocks, 1, C, 1)
-            seen = seen & (torch.arange(G, device=q.device) <= query)
-        keep = torch.cat([seen, keep], -1)
+        query = torch.arange(blocks * C, device=device).view(1, blocks, C, 1)
+        key = torch.arange(G, device=device)
+        seen = real[:, None, None, :G].expand(-1, blocks, C, -1)
+        keep = torch.cat([seen & (key <= query) if band.causal else seen, keep], -1)
         k_spans = torch.cat([_every_block(k[..., :G, :], blocks), k_spans], -2)
         v_spans = torch.cat([_every_block(v[..., :G, :], blocks), v_spans], -2)
-    out = masked_attention(q_blocks, k_spans, v_spans, keep, None, dropout_p)
-    return rearrange(out, "c (b h) w d -> b h (c w) d", b=B)[..., :N, :]
+        if bias is not None and band.slopes is not None:
+            far = distance_bias(band.slopes, query.flatten(), key)
+            far = rearrange(far, "1 h (c w) g -> h c w g", w=C)
+            bias = torch.cat([far, bias.expand(-1, blocks, -1, -1)], -1)
+    if bias is not None:
+        bias = bias.repeat(B, 1, 1, 1)
+    out = masked_attention(q_blocks, k_spans, v_spans, keep, bias, dropout_p)
+    return join(out, B, 0, N)
+
+
+def _global_rows(
+    q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, G: int, dropout_p: float
+) -> Tensor:
+    """The first G queries, which see every key."""
+    N = k.shape[-2]
+    keep = None if mask.key_padding is None else mask.key_padding[:, None, None, :]
+    if mask.causal:
+        keep = intersect(keep, causal_keep(G, G, q.device, columns=N))
+    bias = None
+    if mask.slopes is not None:
+        positions = torch.arange(N, device=q.device)
+        bias = distance_bias(mask.slopes, positions[:G], positions)
+    return masked_attention(q[..., :G, :], k, v, keep, bias, dropout_p)
 
 
 def _every_block(x: Tensor, blocks: int) -> Tensor:
-    return rearrange(x, "b h g d -> 1 (b h) g d").expand(blocks, -1, -1, -1)
+    return rearrange(x, "b h g d -> (b h) 1 g d").expand(-1, blocks, -1, -1)

@@ -32,6 +32,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import require_int
 from efficient_attn.attention.masks import AttentionMask
 from efficient_attn.attention.registry import Capabilities, register_variant
@@ -62,6 +63,7 @@ class PerformerOptions:
     formula="φ(Q)(φ(K)ᵀV) / φ(Q)(φ(K)ᵀ1), φ(x) = exp(Wx − |x|²/2)/√R",
     time="O(N·R·d), R features",
     memory="O(N·(d + R))",
+    state="O(R·d)",
 )
 class Performer(AttentionVariant):
     """Softmax attention estimated with random features; linear in length, causal or not."""
@@ -75,9 +77,11 @@ class Performer(AttentionVariant):
         key_padding=True,
         weights=True,
         decode=True,
+        rotary=True,
     )
     refusals = {  # noqa: RUF012
-        "pairwise_mask": "keys are summed before a query meets them"
+        "pairwise_mask": "keys are summed before a query meets them",
+        "alibi": "a bias of query and key does not factor into features of each",
     }
     features: Tensor
     calls: Tensor
@@ -157,11 +161,17 @@ class Performer(AttentionVariant):
         )
         return _Sums.empty(sums)
 
-    def step(self, q: Tensor, k: Tensor, v: Tensor, state: _Sums) -> tuple[Tensor, _Sums]:
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, state: _Sums, slopes: Tensor | None = None
+    ) -> tuple[Tensor, _Sums]:
+        outputs = []
         with torch.autocast(q.device.type, enabled=False):
-            log_q, log_k = self._log_queries(q.double()), self._log_keys(k.double(), None)
-            sums, state = _chunk(log_q, log_k, F.pad(v.double(), (0, 1), value=1.0), state)
-        return _divide(sums).to(v.dtype), state
+            pieces = zip(*(x.double().split(CHUNK, -2) for x in (q, k, v)), strict=True)
+            for q_piece, k_piece, v_piece in pieces:
+                log_q, log_k = self._log_queries(q_piece), self._log_keys(k_piece, None)
+                sums, state = _chunk(log_q, log_k, F.pad(v_piece, (0, 1), value=1.0), state)
+                outputs.append(_divide(sums))
+        return torch.cat(outputs, -2).to(v.dtype), state
 
     def _redraw(self) -> None:
         interval = self.options.redraw_interval
@@ -193,15 +203,17 @@ class Performer(AttentionVariant):
         """
         sums = values.new_zeros(*k.shape[:2], len(self.features), values.shape[-1])
         scale = torch.full_like(sums[..., :1], _floor(sums)).transpose(-1, -2)  # [B, H, 1, R]
-        for start in range(0, k.shape[-2], CHUNK):
-            part = slice(start, start + CHUNK)
+        # A traced program must not depend on the length, as the number of chunks does.
+        traced = torch.compiler.is_compiling()
+        for start in [0] if traced else range(0, k.shape[-2], CHUNK):
+            part = slice(start, None if traced else start + CHUNK)
             log_k = self._log_keys(k[..., part, :], None if exists is None else exists[:, part])
             higher = torch.maximum(scale, log_k.detach().amax(-2, keepdim=True))
             own = (log_k - higher).exp().transpose(-1, -2) @ values[..., part, :]
             sums = sums * (scale - higher).exp().transpose(-1, -2) + own
             scale = higher
         answers = []
-        for queries in q.split(CHUNK, -2):
+        for queries in [q] if traced else q.split(CHUNK, -2):
             exponents = self._log_queries(queries) + scale
             phi_q = (exponents - exponents.detach().amax(-1, keepdim=True)).exp()
             answers.append(_divide(phi_q @ sums))
@@ -214,6 +226,10 @@ class Performer(AttentionVariant):
         if blind:  # the first queries precede every key
             out = self._causal(q[..., blind:, :], k, values, exists)
             return F.pad(out, (0, 0, blind, 0))
+        if torch.compiler.is_compiling():
+            log_q = F.pad(self._log_queries(q), (0, 0, M - N, 0))
+            total = _all_chunks(log_q, self._log_keys(k, exists), values)
+            return _divide(total[..., M - N :, :])
         state = _Sums.empty(values.new_zeros(*k.shape[:2], len(self.features), values.shape[-1]))
         sums = []
         for start, stop in _chunks(N, M):
@@ -233,11 +249,17 @@ class Performer(AttentionVariant):
 class _Sums(NamedTuple):
     """Σ_j φ(k_j)_r (v_j, 1) over the keys so far, relative to exp(log_scale).
 
-    sums [B, H, R, V + 1], log_scale [B, H, 1]; an empty sum has the lowest scale.
+    sums [B, H, R, V + 1], log_scale [B, H, 1]; an empty sum has the lowest scale. position: keys
+    so far.
     """
 
     sums: Tensor
     log_scale: Tensor
+    position: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.sums.nbytes + self.log_scale.nbytes
 
     @classmethod
     def empty(cls, zeros: Tensor) -> _Sums:
@@ -274,7 +296,44 @@ def _chunk(log_q: Tensor, log_k: Tensor, values: Tensor, state: _Sums) -> tuple[
         out = inside + before
     own = phi_k.transpose(-1, -2) @ (values * (top_k - last).exp()[..., None])
     kept = state.sums * (state.log_scale - last).exp()[..., None]
-    return out, _Sums(kept + own, last)
+    # A view of the last scale would keep those of the whole chunk alive in the state.
+    return out, _Sums(kept + own, last.clone(), state.position + log_k.shape[-2])
+
+
+def _all_chunks(log_q: Tensor, log_k: Tensor, values: Tensor) -> Tensor:
+    """What `_chunk` does chunk after chunk, without a loop, so that one traced program serves
+    every length: log_q, log_k [B, H, M, R], values [B, H, M, V + 1] -> sums [B, H, M, V + 1].
+
+    The sums before chunk c are those of the chunks s < c, brought to a common scale by a matrix
+    of [chunks, chunks].
+    """
+    B, M = log_k.shape[0], log_k.shape[-2]
+    tail = block_count(M, CHUNK) * CHUNK - M
+
+    def chunks(x: Tensor, fill: float) -> Tensor:
+        return cut(merge_heads(x, 0, tail, fill), CHUNK)  # [(B H), C, CHUNK, ...]
+
+    log_q, log_k = chunks(log_q, 0.0), chunks(log_k, float("-inf"))
+    values = chunks(values, 0.0)
+    floor = _floor(log_k)
+    top_k = log_k.detach().amax(-1).clamp_min(floor)
+    phi_k = (log_k - top_k[..., None]).exp()
+    phi_q = (log_q - log_q.detach().amax(-1, keepdim=True)).exp()
+    chunk_top = top_k.amax(-1)  # [(B H), C]
+    highest = chunk_top.cummax(-1).values
+    earlier = F.pad(highest[..., :-1], (1, 0), value=floor)
+    own = phi_k.transpose(-1, -2) @ (values * (top_k - chunk_top[..., None]).exp()[..., None])
+    order = torch.arange(chunk_top.shape[-1], device=log_k.device)
+    ratio = (chunk_top[..., None, :] - earlier[..., :, None]).masked_fill(
+        order[None, :] >= order[:, None], float("-inf")
+    )
+    before = torch.einsum("acs,asrv->acrv", ratio.exp(), own)
+    scale = torch.maximum(top_k.cummax(-1).values, earlier[..., None])
+    later = torch.ones(CHUNK, CHUNK, dtype=torch.bool, device=log_k.device).triu(1)
+    inner = (top_k[..., None, :] - scale[..., None]).masked_fill(later, float("-inf")).exp()
+    inside = (phi_q @ phi_k.transpose(-1, -2) * inner) @ values
+    outside = (phi_q @ before) * (earlier[..., None] - scale).exp()[..., None]
+    return join(inside + outside, B, 0, M)
 
 
 def _divide(sums: Tensor) -> Tensor:
@@ -289,8 +348,6 @@ def _underflowed(sums: Tensor, exists: Tensor | None) -> bool:
 
     It takes queries and keys that point apart by far more than trained models ever do.
     """
-    if torch.compiler.is_compiling() or torch.compiler.is_exporting():
-        return False
     small = sums[..., -1].detach() < 1e-30
     if exists is not None:
         N, M = sums.shape[-2], exists.shape[-1]

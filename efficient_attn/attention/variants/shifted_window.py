@@ -29,8 +29,15 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
+from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import OptionError, as_pair, require_choice, require_int
-from efficient_attn.attention.masks import AttentionMask, causal_keep, intersect, masked_attention
+from efficient_attn.attention.masks import (
+    AttentionMask,
+    causal_keep,
+    distance_bias,
+    intersect,
+    masked_attention,
+)
 from efficient_attn.attention.registry import Capabilities, refusal, register_variant
 from efficient_attn.attention.variant import AttentionVariant, KeyValueCache
 
@@ -84,6 +91,7 @@ class ShiftedWindowOptions:
     formula="softmax(QKᵀ/√d + bias, within the group ⌊(y − shift)/window⌋) V",
     time="O(N·T·d), T tokens in a window",
     memory="O(N·(d + T))",
+    state="O(T·d)",
     exact=True,
 )
 class ShiftedWindow(AttentionVariant):
@@ -91,11 +99,19 @@ class ShiftedWindow(AttentionVariant):
 
     Options = ShiftedWindowOptions
     capabilities = Capabilities(
-        noncausal_self=True, causal_self=True, key_padding=True, weights=True, decode=True
+        noncausal_self=True,
+        causal_self=True,
+        key_padding=True,
+        weights=True,
+        decode=True,
+        rotary=True,
+        alibi=True,
     )
     refusals = {  # noqa: RUF012
         "noncausal_cross": "a window holds queries and keys of the same positions",
         "causal_cross": "a window holds queries and keys of the same positions",
+        "rotary": "a grid has two axes",
+        "alibi": "a grid has two axes",
         "pairwise_mask": "it would be a dense N×M matrix, which windows exist to avoid",
         "unequal_lengths": "a window holds queries and keys of the same positions",
     }
@@ -111,7 +127,9 @@ class ShiftedWindow(AttentionVariant):
     ) -> None:
         super().__init__(heads, head_dim, options)
         if options.grid is not None:
-            self.capabilities = replace(self.capabilities, causal_self=False, decode=False)
+            self.capabilities = replace(
+                self.capabilities, causal_self=False, decode=False, rotary=False, alibi=False
+            )
         self.relative_bias: Tensor | None = None
         if options.relative_bias:
             entries = 1
@@ -153,11 +171,15 @@ class ShiftedWindow(AttentionVariant):
             group = windows.group.flatten()[windows.slot_of]
         return group[:, None] == group[None, :]
 
-    def score_bias(self, N: int, M: int, mask: AttentionMask) -> Tensor | None:
+    def score_bias(
+        self, N: int, M: int, mask: AttentionMask, device: torch.device
+    ) -> Tensor | None:
+        bias = mask.bias(N, M, device)
         if self.relative_bias is None:
-            return None
-        positions = self._positions(N, self.relative_bias.device)
-        return self._bias(positions, positions)
+            return bias
+        positions = self._positions(N, device)
+        relative = self._bias(positions, positions)
+        return relative if bias is None else relative + bias
 
     def init_state(
         self,
@@ -173,18 +195,37 @@ class ShiftedWindow(AttentionVariant):
         return KeyValueCache.empty(batch, self.heads, self.head_dim, value_dim, device, dtype)
 
     def step(
-        self, q: Tensor, k: Tensor, v: Tensor, state: KeyValueCache
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        state: KeyValueCache,
+        slopes: Tensor | None = None,
     ) -> tuple[Tensor, KeyValueCache]:
         (window,), (shift,) = self.options.windows, self.options.shifts
-        position = state.position
-        if (position - shift) % window == 0:  # the first token of a new group
-            state = KeyValueCache(state.k[..., :0, :], state.v[..., :0, :], position)
-        state = state.append(k, v)
-        bias = None
-        if self.relative_bias is not None:
-            group = torch.arange(state.k.shape[-2], device=q.device)[:, None]
-            bias = self._bias(group[-1:], group)
-        return masked_attention(q, state.k, state.v, None, bias), state
+        outputs = []
+        start, N = 0, q.shape[-2]
+        while start < N:
+            into = (state.position - shift) % window  # how many slots of the group have passed
+            if into == 0:
+                state = KeyValueCache(state.k[..., :0, :], state.v[..., :0, :], state.position)
+            stop = min(N, start + window - into)
+            state = state.append(k[..., start:stop, :], v[..., start:stop, :])
+            T = state.k.shape[-2]
+            keep = causal_keep(stop - start, T, q.device)
+            slots = torch.arange(T, device=q.device)
+            bias = self._slot_bias(slots[T - (stop - start) :], slots, slopes)
+            outputs.append(masked_attention(q[..., start:stop, :], state.k, state.v, keep, bias))
+            start = stop
+        return torch.cat(outputs, -2), state
+
+    def _slot_bias(self, queries: Tensor, keys: Tensor, slopes: Tensor | None) -> Tensor | None:
+        """Bias [1, H, n, m] between slots of one window of a sequence."""
+        bias = None if slopes is None else distance_bias(slopes, queries, keys)
+        if self.relative_bias is None:
+            return bias
+        relative = self._bias(queries[:, None], keys[:, None])
+        return relative if bias is None else relative + bias
 
     def _on_sequence(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float
@@ -193,28 +234,28 @@ class ShiftedWindow(AttentionVariant):
         B, H, N, _ = q.shape
         (T,), (shift,) = self.options.windows, self.options.shifts
         front = -shift % T
-        back = -(front + N) % T
+        back = block_count(front + N, T) * T - (front + N)
+        # A traced program must serve every length, whole windows or not.
+        pads = torch.compiler.is_compiling() or front > 0 or back > 0
 
         def partition(x: Tensor) -> Tensor:
-            padded = F.pad(x, (0, 0, front, back)) if front or back else x
-            return rearrange(padded, "b h (c t) d -> c (b h) t d", t=T)
+            return cut(merge_heads(x, front, back), T)
 
         keep = None
-        if front or back or mask.key_padding is not None:
-            exists = mask.key_padding
-            if exists is None:
+        if pads or mask.key_padding is not None:
+            if mask.key_padding is None:
                 exists = torch.ones(1, N, dtype=torch.bool, device=q.device)
-            keep = rearrange(F.pad(exists, (front, back)), "b (c t) -> c b 1 t", t=T)
-            if mask.key_padding is not None:
-                keep = keep.repeat_interleave(H, 1)
+            else:
+                exists = mask.key_padding.repeat_interleave(H, 0)
+            keep = F.pad(exists, (front, back)).unfold(1, T, T)[:, :, None]
         if mask.causal:
             keep = intersect(keep, causal_keep(T, T, q.device))
-        bias = None
-        if self.relative_bias is not None:
-            slots = torch.arange(T, device=q.device)[:, None]
-            bias = self._bias(slots, slots).repeat(1, B, 1, 1)
+        slots = torch.arange(T, device=q.device)
+        bias = self._slot_bias(slots, slots, mask.slopes)
+        if bias is not None:
+            bias = rearrange(bias, "1 h i j -> h 1 i j").repeat(B, 1, 1, 1)
         out = masked_attention(partition(q), partition(k), partition(v), keep, bias, dropout_p)
-        return rearrange(out, "c (b h) t d -> b h (c t) d", b=B)[..., front : front + N, :]
+        return join(out, B, front, N)
 
     def _on_grid(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float
@@ -244,7 +285,7 @@ class ShiftedWindow(AttentionVariant):
         """Bool [B·windows, 1, T or 1, T]; None when every window is whole and unmasked."""
         keep = None
         group = windows.group
-        if bool((group != group[:, :1]).any()):
+        if not windows.whole:
             keep = group[:, :, None] == group[:, None, :]
             keep = rearrange(keep, "c i j -> 1 c 1 i j")
         if exists is not None:
@@ -291,11 +332,12 @@ class ShiftedWindow(AttentionVariant):
 
 class _Windows(NamedTuple):
     """tokens, group: [windows, T], the token in each slot (0 for padding, whose group is −2) and
-    its group; slot_of: [N], the slot of each token."""
+    its group; slot_of: [N], the slot of each token; whole: every window is one group."""
 
     tokens: Tensor
     group: Tensor
     slot_of: Tensor
+    whole: bool
 
 
 def _cut(length: int, window: int, shift: int, device: torch.device) -> _Windows:
@@ -305,7 +347,8 @@ def _cut(length: int, window: int, shift: int, device: torch.device) -> _Windows
     group = torch.where(tokens < length, (tokens - shift).div(window, rounding_mode="floor"), -2)
     slot_of = (torch.arange(length, device=device) - shift) % padded
     tokens = torch.where(tokens < length, tokens, 0)
-    return _Windows(tokens.view(-1, window), group.view(-1, window), slot_of)
+    whole = shift == 0 and padded == length
+    return _Windows(tokens.view(-1, window), group.view(-1, window), slot_of, whole)
 
 
 def _cross(vertical: _Windows, horizontal: _Windows, columns: int) -> _Windows:
@@ -325,4 +368,4 @@ def _cross(vertical: _Windows, horizontal: _Windows, columns: int) -> _Windows:
     v, h = vertical.slot_of[:, None], horizontal.slot_of[None, :]
     window = (v // height) * horizontal.tokens.shape[0] + h // width
     slot_of = window * (height * width) + (v % height) * width + h % width
-    return _Windows(tokens, group, slot_of.flatten())
+    return _Windows(tokens, group, slot_of.flatten(), vertical.whole and horizontal.whole)

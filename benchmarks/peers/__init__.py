@@ -1,0 +1,1 @@
+"""Implementations that others wrote, beside ours."""
