@@ -27,13 +27,14 @@ from attention.mutants import MUTATIONS, Mutation
 
 ROOT = Path(__file__).resolve().parents[2]
 COPIED = ("efficient_attn", "tests", "conf", "pyproject.toml", "README.md")
-# Asked first, being quick and likely to know; then the whole.
-LIKELY = tuple(
-    f"tests/attention/test_{name}.py"
-    for name in ("faults", "masks", "oracles", "state", "decoding", "performer", "survivors")
-)
+# The tests asked of each kind: first those that are quick and likely to know, then the whole.
 ATTENTION = ("tests/attention",)
 MEASURING = ("tests/bench", "tests/test_cli.py", "tests/attention/test_memory.py")
+_QUICK = ("faults", "masks", "oracles", "state", "decoding", "performer", "survivors")
+LIKELY = {
+    ATTENTION: tuple(f"tests/attention/test_{name}.py" for name in _QUICK),
+    MEASURING: ("tests/bench/test_measuring.py", "tests/bench/test_cells.py", *MEASURING[2:]),
+}
 FAILURES = 5
 TIMEOUT_S = 1800
 
@@ -95,10 +96,8 @@ def judge(mutation: Mutation, snapshot: Path, known: dict[Sequence[str], list[st
     try:
         with scratch(snapshot) as copy:
             apply(mutation, copy)
-            failed: list[str] = []
-            if places == ATTENTION:
-                named = () if mutation.variant is None else ("-k", mutation.variant)
-                failed = run_tests(copy, LIKELY, known[places], *named)
+            named = ("-k", mutation.variant) if mutation.variant and mutation.kind < 13 else ()
+            failed = run_tests(copy, LIKELY[places], known[places], *named)
             failed = failed or run_tests(copy, places, known[places])
     except Unfit as reason:
         return Outcome(mutation, f"**{reason}**", [])

@@ -45,7 +45,8 @@ def slopes(H: int) -> list[float]:
 def alibi(H: int, N: int) -> Tensor:
     """What is added to the scores, [H, N, N]."""
     distance = [[abs(i - j) for j in range(N)] for i in range(N)]
-    return -torch.tensor(slopes(H))[:, None, None].double() * torch.tensor(distance)
+    steepness = torch.tensor(slopes(H), dtype=torch.float64)
+    return -steepness[:, None, None] * torch.tensor(distance)
 
 
 def definition(

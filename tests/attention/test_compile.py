@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 import efficient_attn as ea
 
-from .conftest import ONE_EACH, Case, direction, kept, select_directions
+from .conftest import ONE_EACH, Case, kept, select_directions
 from .test_export import PATHS
 
 E, HEADS = 16, 2
@@ -64,14 +64,20 @@ def compare(
     assert counter.frame_count <= COMPILATIONS, f"{counter.frame_count} compilations"
 
 
-@select_directions(cases=PATHS)
+@select_directions(cases=ONE_EACH)
 def test_lengths_share_what_was_compiled(case: Case, causal: bool) -> None:
     compare(case, make(case), causal)
 
 
-@select_directions(cases=[c for c in ONE_EACH if c.can("key_padding")])
-def test_padded_lengths_share_what_was_compiled(case: Case, causal: bool) -> None:
-    compare(case, make(case), causal, padded=True)
+@pytest.mark.parametrize("case", [c for c in PATHS if c not in ONE_EACH], ids=str)
+def test_every_path_through_the_options_compiles(case: Case) -> None:
+    compare(case, make(case), case.can("causal_self"))
+
+
+@pytest.mark.parametrize("case", [c for c in ONE_EACH if c.can("key_padding")], ids=str)
+def test_traced_backward_under_padding(case: Case) -> None:
+    """AOT autograd traces the backward pass too, and forbids hidden writes."""
+    compare(case, make(case), case.can("causal_self"), padded=True, backend="aot_eager")
 
 
 @pytest.mark.parametrize("kind", ["rotary", "alibi"])
@@ -80,12 +86,6 @@ def test_positions_share_what_was_compiled(case: Case, kind: str) -> None:
     if not case.can(kind):
         pytest.skip(f"{case.variant} has no capability {kind}")
     compare(case, make(case, positions=kind), case.can("causal_self"))
-
-
-@pytest.mark.parametrize("case", ONE_EACH, ids=str)
-def test_traced_backward(case: Case) -> None:
-    """AOT autograd traces the backward pass too, and forbids hidden writes."""
-    compare(case, make(case), direction(case), backend="aot_eager")
 
 
 @pytest.mark.skipif(shutil.which("c++") is None, reason="inductor needs a C++ compiler")
