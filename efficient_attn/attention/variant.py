@@ -72,8 +72,13 @@ class AttentionVariant(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> Any:
-        """State before the first token, for `step`. value_dim: V, head_dim when None."""
-        raise refusal(self.name, "decode")
+        """State before the first token, for `step`: an empty cache of keys and values.
+
+        value_dim: V, head_dim when None. `UnsupportedAttention` where the variant cannot decode.
+        """
+        if not self.capabilities.decode:
+            raise refusal(self.name, "decode")
+        return KeyValueCache.empty(batch, self.heads, self.head_dim, value_dim, device, dtype)
 
     def step(
         self, q: Tensor, k: Tensor, v: Tensor, state: Any, slopes: Tensor | None = None

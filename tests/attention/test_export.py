@@ -85,9 +85,16 @@ def check(
             )
 
 
-@select_directions(cases=PATHS)
+@select_directions(cases=ONE_EACH)
 def test_batch_and_length_stay_open(case: Case, causal: bool) -> None:
     module = make(case)
+    program = export(case, module, case.length or TRACED, causal, padded=False)
+    check(program, module, case, causal, padded=False)
+
+
+@pytest.mark.parametrize("case", [c for c in PATHS if c not in ONE_EACH], ids=str)
+def test_every_path_through_the_options_stays_open(case: Case) -> None:
+    module, causal = make(case), case.can("causal_self")
     program = export(case, module, case.length or TRACED, causal, padded=False)
     check(program, module, case, causal, padded=False)
 

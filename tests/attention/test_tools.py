@@ -122,13 +122,13 @@ def test_to_bfloat16_and_back(case: Case, kwargs: dict[str, Any]) -> None:
     assert torch.equal(got, rounded(x, is_causal=direction(case))[0])
 
 
-@pytest.mark.parametrize("N", [1, 9, 90])
+@pytest.mark.parametrize("N", [1, 90])
 @pytest.mark.parametrize(("case", "kwargs", "causal"), CONFIGURED)
 def test_every_parameter_gets_a_gradient(
     case: Case, kwargs: dict[str, Any], causal: bool, N: int
 ) -> None:
     """Also at one token, where a softmax has nothing to choose: zeros then, but never None."""
-    if case.length is not None and N != 9:
+    if case.length is not None and N != 90:
         pytest.skip("a grid has one length")
     module = make(case, **kwargs)
     module(torch.randn(2, case.length or N, E), is_causal=causal)[0].square().sum().backward()

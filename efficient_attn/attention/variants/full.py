@@ -83,17 +83,6 @@ class Full(AttentionVariant):
         keep, bias = mask.keep(N, M, q.device), mask.bias(N, M, q.device)
         return masked_attention(q, k, v, keep, bias, dropout_p)
 
-    def init_state(
-        self,
-        batch: int,
-        *,
-        value_dim: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> KeyValueCache:
-        """A cache of all keys and values; grows with every token."""
-        return KeyValueCache.empty(batch, self.heads, self.head_dim, value_dim, device, dtype)
-
     def step(
         self,
         q: Tensor,
@@ -102,6 +91,7 @@ class Full(AttentionVariant):
         state: KeyValueCache,
         slopes: Tensor | None = None,
     ) -> tuple[Tensor, KeyValueCache]:
+        """The cache keeps every key and value."""
         state = state.append(k, v)
         # The only query is the last and sees every key; several need the causal mask.
         mask = AttentionMask(causal=q.shape[-2] > 1, slopes=slopes)

@@ -123,17 +123,6 @@ class LocalWindow(AttentionVariant):
             out = torch.cat([_global_rows(q, k, v, mask, G, dropout_p), out[..., G:, :]], -2)
         return out
 
-    def init_state(
-        self,
-        batch: int,
-        *,
-        value_dim: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> KeyValueCache:
-        """The last `left` keys and values, and those of the global tokens."""
-        return KeyValueCache.empty(batch, self.heads, self.head_dim, value_dim, device, dtype)
-
     def step(
         self,
         q: Tensor,
@@ -142,6 +131,7 @@ class LocalWindow(AttentionVariant):
         state: KeyValueCache,
         slopes: Tensor | None = None,
     ) -> tuple[Tensor, KeyValueCache]:
+        """The cache keeps the last `left` keys and values, and those of the global tokens."""
         pieces = zip(*(x.split(QUERIES_PER_BLOCK, -2) for x in (q, k, v)), strict=True)
         outputs = []
         for q_piece, k_piece, v_piece in pieces:

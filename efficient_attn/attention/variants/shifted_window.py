@@ -38,7 +38,7 @@ from efficient_attn.attention.masks import (
     intersect,
     masked_attention,
 )
-from efficient_attn.attention.registry import Capabilities, refusal, register_variant
+from efficient_attn.attention.registry import Capabilities, register_variant
 from efficient_attn.attention.variant import AttentionVariant, KeyValueCache
 
 
@@ -110,6 +110,7 @@ class ShiftedWindow(AttentionVariant):
     refusals = {  # noqa: RUF012
         "noncausal_cross": "a window holds queries and keys of the same positions",
         "causal_cross": "a window holds queries and keys of the same positions",
+        "decode": "a grid has no order to decode in",
         "rotary": "a grid has two axes",
         "alibi": "a grid has two axes",
         "pairwise_mask": "it would be a dense N×M matrix, which windows exist to avoid",
@@ -181,19 +182,6 @@ class ShiftedWindow(AttentionVariant):
         relative = self._bias(positions, positions)
         return relative if bias is None else relative + bias
 
-    def init_state(
-        self,
-        batch: int,
-        *,
-        value_dim: int | None = None,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> KeyValueCache:
-        """Keys and values of the group that the next token belongs to."""
-        if not self.capabilities.decode:
-            raise refusal(self.name, "decode", "a grid has no order to decode in")
-        return KeyValueCache.empty(batch, self.heads, self.head_dim, value_dim, device, dtype)
-
     def step(
         self,
         q: Tensor,
@@ -202,6 +190,7 @@ class ShiftedWindow(AttentionVariant):
         state: KeyValueCache,
         slopes: Tensor | None = None,
     ) -> tuple[Tensor, KeyValueCache]:
+        """The cache keeps the keys and values of the group that the next token belongs to."""
         (window,), (shift,) = self.options.windows, self.options.shifts
         outputs = []
         start, N = 0, q.shape[-2]
