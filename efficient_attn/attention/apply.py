@@ -90,7 +90,7 @@ def _check(
             f"shapes do not fit: q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}; "
             "expected [B, H, N, D], [B, G, M, D], [B, G, M, V]"
         )
-    if min(B, N, M) < 1:
+    if B < 1 or N < 1 or M < 1:  # min() would tie them to each other in a traced program
         raise ValueError(f"attention needs a batch and lengths of at least 1, got {B}, {N}, {M}")
     can = core.capabilities
     pattern = f"{'causal' if mask.causal else 'noncausal'}_{'cross' if cross else 'self'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -84,9 +85,6 @@ class MultiHeadAttention(nn.Module):
             variant, num_heads, head_dim, **factory, **resolve_options(variant, options)
         )
         self._check_positions()
-        slopes = alibi_slopes(num_heads).to(device) if positions == "alibi" else None
-        self.slopes: Tensor | None
-        self.register_buffer("slopes", slopes, persistent=False)
         self._widths = (num_heads * head_dim, groups * head_dim, groups * head_dim)
         self.in_proj_weight: Tensor | None = None
         if self.kdim == self.vdim == embed_dim:
@@ -271,6 +269,10 @@ class MultiHeadAttention(nn.Module):
 
     def _check_positions(self) -> None:
         """Refuse at construction what the variant cannot carry."""
+        base = self.rotary_base
+        number = isinstance(base, (int, float)) and not isinstance(base, bool)
+        if not number or not 0 < base < math.inf:
+            raise OptionError(f"rotary_base={base!r}: allowed is a finite number above 0")
         if self.positions is None:
             return
         require_choice("positions", self.positions, ["rotary", "alibi"])
@@ -278,8 +280,15 @@ class MultiHeadAttention(nn.Module):
             raise refusal(self.variant, self.positions)
         if self.positions == "rotary" and self.head_dim % 2:
             raise OptionError(f"head_dim={self.head_dim}: rotary positions need an even width")
-        if not self.rotary_base > 0:
-            raise OptionError(f"rotary_base={self.rotary_base}: must be above 0")
+
+    @property
+    def slopes(self) -> Tensor | None:
+        """ALiBi's slopes [H] in fp32 at least, whatever the module is cast to."""
+        if self.positions != "alibi":
+            return None
+        weight = self.out_proj.weight
+        exact = torch.promote_types(weight.dtype, torch.float32)
+        return alibi_slopes(self.num_heads, weight.device, exact)
 
     def _place(self, q: Tensor, k: Tensor, start: int) -> tuple[Tensor, Tensor]:
         """Turn queries and keys by their rotary positions, from `start` on."""

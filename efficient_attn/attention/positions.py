@@ -23,13 +23,13 @@ def rotate(x: Tensor, start: int, base: float) -> Tensor:
     return turned.to(x.dtype)
 
 
-def alibi_slopes(heads: int) -> Tensor:
+def alibi_slopes(heads: int, device: torch.device, dtype: torch.dtype) -> Tensor:
     """Slopes [H] of Press et al. 2022, "Train Short, Test Long", section 3.
 
     2^(−8(h+1)/H) for a power of two; otherwise those of the power of two below, then every other
     one of the power of two above.
     """
     below = 2 ** (heads.bit_length() - 1)
-    slopes = [2 ** (-8 * (h + 1) / below) for h in range(below)]
-    slopes += [2 ** (-8 * (2 * h + 1) / (2 * below)) for h in range(heads - below)]
-    return torch.tensor(slopes)
+    h = torch.arange(heads, device=device, dtype=dtype)
+    exponent = torch.where(h < below, (h + 1) / below, (h - below + 0.5) / below)
+    return 2 ** (-8 * exponent)

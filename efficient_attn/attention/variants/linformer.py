@@ -134,7 +134,7 @@ class Linformer(AttentionVariant):
     def weights(self, q: Tensor, k: Tensor, mask: AttentionMask) -> Tensor:
         """softmax(Q (E K)ᵀ/√d) F as [B, H, N, M]: may be negative, rows need not sum to 1."""
         keys = _project(self.E, k, mask, self.options.max_len)
-        weights = dense_weights(q, keys) @ self.F[..., : k.shape[-2]].to(q.dtype)
+        weights = dense_weights(q, keys) @ _columns(self.F, k.shape[-2]).to(q.dtype)
         if mask.key_padding is not None:
             weights = weights.masked_fill(~mask.key_padding[:, None, None, :], 0.0)
         return weights
@@ -150,4 +150,11 @@ def _project(matrix: Tensor, x: Tensor, mask: AttentionMask, max_len: int) -> Te
         )
     if mask.key_padding is not None:
         x = x.masked_fill(~mask.key_padding[:, None, :, None], 0.0)
-    return matrix[..., :M].to(x.dtype) @ x
+    return _columns(matrix, M).to(x.dtype) @ x
+
+
+def _columns(matrix: Tensor, M: int) -> Tensor:
+    """The first M columns of E or F."""
+    if torch.compiler.is_compiling():  # a slice would set M = max_len apart in a traced program
+        return matrix.index_select(-1, torch.arange(M, device=matrix.device))
+    return matrix[..., :M]

@@ -120,7 +120,8 @@ class LocalWindow(AttentionVariant):
                 [_banded(q1, k1, v1, band, exists, dropout_p) for q1, k1, v1, exists in samples]
             )
         if G:
-            out = torch.cat([_global_rows(q, k, v, mask, G, dropout_p), out[..., G:, :]], -2)
+            rows = F.pad(_global_rows(q, k, v, mask, G, dropout_p), (0, 0, 0, N - G))
+            out = torch.where((torch.arange(N, device=q.device) < G)[:, None], rows, out)
         return out
 
     def step(
@@ -204,15 +205,16 @@ def _banded(
     if band.slopes is not None:
         bias = distance_bias(band.slopes, row + left, slot).transpose(0, 1)  # [H, 1, C, S]
     if G:
-        query = torch.arange(blocks * C, device=device).view(1, blocks, C, 1)
+        query = torch.arange(blocks, device=device)[:, None] * C + row  # [blocks, C]
         key = torch.arange(G, device=device)
         seen = real[:, None, None, :G].expand(-1, blocks, C, -1)
-        keep = torch.cat([seen & (key <= query) if band.causal else seen, keep], -1)
+        seen = seen & (key <= query[..., None]) if band.causal else seen
+        keep = torch.cat([seen, keep], -1)
         k_spans = torch.cat([_every_block(k[..., :G, :], blocks), k_spans], -2)
         v_spans = torch.cat([_every_block(v[..., :G, :], blocks), v_spans], -2)
         if bias is not None and band.slopes is not None:
             far = distance_bias(band.slopes, query.flatten(), key)
-            far = rearrange(far, "1 h (c w) g -> h c w g", w=C)
+            far = far[0].unflatten(1, (-1, C))  # [H, blocks, C, G]
             bias = torch.cat([far, bias.expand(-1, blocks, -1, -1)], -1)
     if bias is not None:
         bias = bias.repeat(B, 1, 1, 1)
