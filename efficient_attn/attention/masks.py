@@ -116,12 +116,13 @@ def dense_weights(
 
     Scores and softmax are taken in fp32 at least; a query that keeps nothing has zero weights.
     """
-    dtype = torch.promote_types(q.dtype, torch.float32)
-    scores = (q.to(dtype) * q.shape[-1] ** -0.5) @ k.to(dtype).transpose(-1, -2)
-    if bias is not None:
-        scores = scores + bias.to(dtype)
-    if keep is None:
-        return scores.softmax(-1).to(q.dtype)
-    alive = keep.any(-1, keepdim=True)
-    scores = scores.masked_fill(~(keep | ~alive), float("-inf"))
-    return scores.softmax(-1).masked_fill(~alive, 0.0).to(q.dtype)
+    with torch.autocast(q.device.type, enabled=False):  # which would take fp32 for too much
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        scores = (q.to(dtype) * q.shape[-1] ** -0.5) @ k.to(dtype).transpose(-1, -2)
+        if bias is not None:
+            scores = scores + bias.to(dtype)
+        if keep is None:
+            return scores.softmax(-1).to(q.dtype)
+        alive = keep.any(-1, keepdim=True)
+        scores = scores.masked_fill(~(keep | ~alive), float("-inf"))
+        return scores.softmax(-1).masked_fill(~alive, 0.0).to(q.dtype)

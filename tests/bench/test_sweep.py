@@ -102,7 +102,9 @@ def test_a_second_run_measures_nothing_and_says_so(capsys):
 def test_a_changed_option_measures_that_contestant_again(capsys):
     assert main([*QUICK, "workload.length=32", "results=r"]) == 0
     assert main([*QUICK, "workload.length=32", "attention.local_window.window=3", "results=r"]) == 0
-    assert "2 measurements asked, 1 already in r, 1 to do" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "2 measurements asked, 1 already in r, 1 to do" in out
+    assert "[1/1]" in out, "the other contestant of the cell is not measured again"
 
 
 def test_the_effective_options_are_recorded():
