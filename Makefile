@@ -14,8 +14,9 @@ demo: $(INSTALLED)
 	@echo "Look at the figures above, at the records in results/demo/records,"
 	@echo "and ask for your own length: $(BIN)/efficient-attn pick --help"
 
+# One thread per process: two processes with two threads each would wait for one another.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -q -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -19,9 +19,12 @@ from efficient_attn.attention import (
     variant_class,
 )
 from efficient_attn.bench import cost, environment, memory
+from efficient_attn.bench import store as store_module
 from efficient_attn.bench.cell import Contestant
 from efficient_attn.bench.cost import CostSubject
 from efficient_attn.bench.cost_cell import CostCell, CostSettings, _Entry
+from efficient_attn.bench.store import Store
+from efficient_attn.bench.sweep import missing_contestants
 from efficient_attn.bench.worker import Limits
 from efficient_attn.bench.workload import Workload
 
@@ -235,3 +238,34 @@ def test_the_file_of_a_variant_counts_as_code(
         environment.code_hash.cache_clear()
     assert changed != own
     assert unchanged == other
+
+
+# --- what is stored ----------------------------------------------------------------------------
+
+
+def test_a_cell_measured_in_part_goes_on_with_the_rest(tmp_path: Path) -> None:
+    """Not only whole cells are resumed: contestants with a record keep it."""
+    other = replace(FULL, name="other")
+    cell = CostCell((FULL, other), Limits(1.0, 60.0), SMALL, CostSettings())
+    store = Store(tmp_path)
+    assert missing_contestants(cell, store) == [FULL, other]
+    store.write(cell.record(FULL, "crashed", reason="as it happened"))
+    assert missing_contestants(cell, store) == [other]
+
+
+def test_two_writers_of_one_record_never_share_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sweeps into one folder may write the same record in the same moment."""
+    record = CostCell((FULL,), Limits(1.0, 60.0), SMALL, CostSettings()).record(FULL, "timeout")
+    written: list[Path] = []
+
+    def write(path: Path, text: str) -> None:
+        written.append(path)
+        path.write_text(text)
+
+    monkeypatch.setattr(store_module, "_write_through", write)
+    for _ in range(2):
+        Store(tmp_path).write(record)
+    assert len(set(written)) == 2
+    assert Store(tmp_path).get(record.key) == record
