@@ -259,6 +259,7 @@ class CannotDecode(Right):
     """Declares decoding and lacks it."""
 
     init_state = AttentionVariant.init_state
+    step = AttentionVariant.step
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from .conftest import (
     select_directions,
     through,
 )
-from .oracles import dense
+from .oracles import ORACLES, dense
 
 EXACT = {"rtol": 1e-8, "atol": 1e-9}
 
@@ -45,6 +45,16 @@ def test_a_normaliser_of_performer_that_vanishes_in_float32(causal: bool) -> Non
     module = clear_module(case, dtype=torch.float32)
     want, _ = dense(case.variant, case.options, q, -q, v, causal=causal, core=module.core)
     assert_close(through(module, q, -q, v, causal=causal).double(), want, rtol=1e-3, atol=1e-3)
+
+
+@select_directions(where=lambda c: c.variant in ORACLES)
+def test_queries_far_larger_than_keys(case: Case, causal: bool) -> None:
+    """Their exponents alone pass what fp32 holds, whatever the keys take from them."""
+    q, k, v = qkv(case.length or 20, dtype=torch.float32)
+    q *= 40
+    module = clear_module(case, dtype=torch.float32)
+    want, _ = dense(case.variant, case.options, q, k, v, causal=causal, core=module.core)
+    assert_close(through(module, q, k, v, causal=causal).double(), want, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("added", ["soft", "soft_and_never"])
