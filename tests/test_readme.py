@@ -4,7 +4,18 @@ import re
 from pathlib import Path
 
 import efficient_attn as ea
+from efficient_attn.analysis.accuracy import task_scores
+from efficient_attn.analysis.terminal import MIB, number
+from efficient_attn.bench.store import Store
 
+CONTESTANTS = (
+    "full",
+    "full_naive",
+    "local_window",
+    "linformer",
+    "performer",
+    "shifted_window",
+)
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -25,3 +36,50 @@ def test_the_table_of_variants_is_complete():
     assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == {
         name for name in ea.list_variants() if not name.startswith("toy_")
     }
+
+
+def test_the_quoted_numbers_are_those_of_the_reference_run():
+    records = Store(ROOT / "results/demo-cpu").read()
+    assert len(records) == 180
+    for line in quoted_costs(records) + quoted_scores(records):
+        assert line in README
+
+
+def quoted_costs(records):
+    """Rows of the README's table of times and memory at N = 4096."""
+    at = {
+        (r.contestant, r.request["pattern"], r.request["pass"]): r
+        for r in records
+        if r.measure == "cost" and r.request["length"] == 4096
+    }
+
+    def time(*where):
+        return number(at[where].result["median_ms"]) if at[where].ok else at[where].status
+
+    rows = []
+    for name in CONTESTANTS:
+        training = at[name, "noncausal_self", "forward_backward"]
+        cells = [
+            time(name, "noncausal_self", "forward"),
+            time(name, "noncausal_self", "forward_backward"),
+            number(training.result["peak_tensor_bytes"] / MIB),
+            time(name, "causal_self", "forward"),
+            time(name, "causal_self", "forward_backward"),
+        ]
+        rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return rows
+
+
+def quoted_scores(records):
+    """Rows of the README's table of scores."""
+    tasks = {task.name: task for task in task_scores(records)}
+    rows = []
+    for name in CONTESTANTS:
+        scores = [tasks[task].of(name) for task in ("digits", "digits_grid", "mqar", "byte_lm")]
+        if all(scores):
+            cells = [
+                f"{s.value.value:.3f} ± {s.value.high - s.value.value:.3f}" if s.value else s.status
+                for s in scores
+            ]
+            rows.append(f"| `{name}` | {' | '.join(cells)} |")
+    return rows
