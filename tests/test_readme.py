@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 
-import efficient_attn as ea
 from efficient_attn.analysis.accuracy import task_scores
 from efficient_attn.analysis.terminal import MIB, number
 from efficient_attn.bench.store import Store
@@ -30,12 +29,6 @@ def test_the_python_of_the_readme_runs():
 def test_the_make_targets_of_the_readme_exist():
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"\$ make ([a-z]+)", README)) <= targets
-
-
-def test_the_table_of_variants_is_complete():
-    assert set(re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE)) == {
-        name for name in ea.list_variants() if not name.startswith("toy_")
-    }
 
 
 def test_the_quoted_numbers_are_those_of_the_reference_run():
