@@ -97,8 +97,9 @@ def masked_attention(
     gradient: it attends to everything inside the kernel, where -inf alone would make NaN, and is
     zeroed after it.
     """
-    if bias is not None:
-        bias = bias.to(q.dtype)
+    if bias is not None:  # what half precision cannot hold becomes the most it can
+        limits = torch.finfo(q.dtype)
+        bias = bias.clamp(limits.min, limits.max).to(q.dtype)
     if keep is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout_p)
     alive = keep.any(-1, keepdim=True)

@@ -157,7 +157,7 @@ def test_only_differences_of_positions_matter(case: Case, kind: str, causal: boo
     """
     fixed = case.options.get("global_tokens") or case.variant == "performer"
     if case.variant not in TRANSLATION_INVARIANT or fixed:
-        pytest.skip(f"{case} depends on where the sequence starts")
+        pytest.skip(f"{case} has no capability to move: it depends on where the sequence starts")
     module = clear_module(positioned(case, kind))
     q, k, v = qkv(100, batch=1)
     alone = through(module, q, k, v, causal=causal)

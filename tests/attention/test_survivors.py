@@ -133,3 +133,14 @@ def test_history_leaves_no_trace_in_long_sequences(case: Case) -> None:
     for length in [1, 150] if case.length is None else [N]:
         module(torch.randn(1, length, 16) * 10, is_causal=direction(case))
     assert torch.equal(module(x, is_causal=direction(case))[0], first)
+
+
+def test_a_float_mask_beyond_half_precision() -> None:
+    """A mask of fp32 whose numbers fp16 does not hold once made a row NaN."""
+    q, k, v = qkv(4, dtype=torch.float16)
+    mask = torch.zeros(4, 4)
+    mask[2] = 1e6
+    mask[3] = -1e9
+    out = ea.attention(q, k, v, attn_mask=mask)
+    want = ea.attention(q.float(), k.float(), v.float(), attn_mask=mask.clamp(-1e4, 1e4))
+    assert_close(out.float(), want, rtol=0, atol=5e-3)

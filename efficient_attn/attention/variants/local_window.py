@@ -111,7 +111,7 @@ class LocalWindow(AttentionVariant):
                     mask.keep(N, N, q.device), self.visible(N, N, q.device, causal=mask.causal)
                 )
                 return masked_attention(q, k, v, keep, mask.bias(N, N, q.device), dropout_p)
-        band = _Band(left, right, G, mask.causal, mask.slopes)
+        band = _Band(left, right, G, mask.slopes)
         if mask.key_padding is None or traced:
             out = _banded(q, k, v, band, mask.key_padding, dropout_p)
         else:  # one mask per sample: shared by its heads, never repeated for them
@@ -162,7 +162,6 @@ class _Band(NamedTuple):
     left: int
     right: int
     G: int
-    causal: bool
     slopes: Tensor | None
 
 
@@ -208,7 +207,6 @@ def _banded(
         query = torch.arange(blocks, device=device)[:, None] * C + row  # [blocks, C]
         key = torch.arange(G, device=device)
         seen = real[:, None, None, :G].expand(-1, blocks, C, -1)
-        seen = seen & (key <= query[..., None]) if band.causal else seen
         keep = torch.cat([seen, keep], -1)
         k_spans = torch.cat([_every_block(k[..., :G, :], blocks), k_spans], -2)
         v_spans = torch.cat([_every_block(v[..., :G, :], blocks), v_spans], -2)

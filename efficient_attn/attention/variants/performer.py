@@ -240,10 +240,14 @@ class Performer(AttentionVariant):
             out, state = _chunk(log_q, log_k, values[..., start:stop, :], state)
             sums.append(out)
         total = torch.cat(sums, -2)
-        if q.dtype != torch.float64 and _underflowed(total, exists):
+        out = _divide(total)
+        if q.dtype == torch.float64:
+            return out
+        lost = _underflowed(total, exists)
+        if bool(lost.any()):
             wide = self._causal(q.double(), k.double(), values.double(), exists)
-            return wide.to(values.dtype)
-        return _divide(total)
+            out = torch.where(lost[..., None], wide.to(out.dtype), out)
+        return out
 
 
 class _Sums(NamedTuple):
@@ -343,8 +347,8 @@ def _divide(sums: Tensor) -> Tensor:
     return (sums[..., :-1] / normaliser.masked_fill(empty, 1.0)).masked_fill(empty, 0.0)
 
 
-def _underflowed(sums: Tensor, exists: Tensor | None) -> bool:
-    """Whether a query that sees a key has a normaliser too small to trust.
+def _underflowed(sums: Tensor, exists: Tensor | None) -> Tensor:
+    """Bool [B, H, N]: the queries that see a key and have a normaliser too small to trust.
 
     It takes queries and keys that point apart by far more than trained models ever do.
     """
@@ -352,7 +356,7 @@ def _underflowed(sums: Tensor, exists: Tensor | None) -> bool:
     if exists is not None:
         N, M = sums.shape[-2], exists.shape[-1]
         small = small & (exists.cummax(-1).values[:, None, M - N :])
-    return bool(small.any())
+    return small
 
 
 def _floor(like: Tensor) -> float:

@@ -210,8 +210,8 @@ LEAKS = [
         "a stabiliser of the whole sequence, times epsilon, in every normaliser",
         "performer",
         PERFORMER,
-        "return _divide(total)",
-        "return _divide(total + 1e-6 * total[..., -1:].amax(-2, keepdim=True))",
+        "out = _divide(total)",
+        "out = _divide(total + 1e-6 * total[..., -1:].amax(-2, keepdim=True))",
     ),
     Mutation(
         4,
