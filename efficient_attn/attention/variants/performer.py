@@ -371,6 +371,11 @@ def orthogonal_features(R: int, D: int, seed: int) -> Tensor:
     def normal(rows: int) -> Tensor:
         return torch.randn(rows, D, generator=generator, dtype=torch.float64)
 
-    blocks = [torch.linalg.qr(normal(D)).Q.T for _ in range(-(-R // D))]
-    directions = torch.cat(blocks)[:R]
+    def rotation() -> Tensor:
+        # Householder's signs are not random: without this, directions favour one side and the
+        # estimate is biased however many features there are (Mezzadri 2007, section 5).
+        Q, upper = torch.linalg.qr(normal(D))
+        return (Q * upper.diagonal().sign()).T
+
+    directions = torch.cat([rotation() for _ in range(-(-R // D))])[:R]
     return directions * normal(R).norm(dim=-1, keepdim=True)
