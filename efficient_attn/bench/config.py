@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -19,8 +20,9 @@ from efficient_attn.tasks import ModelConfig, make_task
 def cell_from_config(config: DictConfig) -> Cell:
     """The cell that one composed configuration asks for; ValueError says what is wrong in it."""
     values: Any = OmegaConf.to_container(config, resolve=True)
+    entries = (values.get("attention") or {}).items()
     contestants = tuple(
-        _contestant(name, entry) for name, entry in (values.get("attention") or {}).items()
+        _contestant(name, entry) for name, entry in entries if not _left_out(name, entry)
     )
     if not contestants:
         raise ValueError("no contestants: choose some, e.g. attention=[full,local_window]")
@@ -44,6 +46,12 @@ def cell_from_config(config: DictConfig) -> Cell:
             how["workers"],
         )
     raise ValueError(f"measure.name={measure!r} is not one of cost, accuracy")
+
+
+def _left_out(name: str, entry: dict[str, Any]) -> bool:
+    """Whether an experiment sets options of a shipped contestant that was not chosen."""
+    shipped = resources.files("efficient_attn.conf").joinpath("attention", f"{name}.yaml")
+    return "variant" not in entry and shipped.is_file()
 
 
 def _contestant(name: str, entry: dict[str, Any]) -> Contestant:

@@ -54,6 +54,12 @@ def test_an_argument_replaces_what_the_experiment_sweeps():
     assert len(plan.cells) == 4
 
 
+def test_an_experiment_runs_with_fewer_contestants_than_it_sets_options_for():
+    plan = make_plan(["+experiment=demo_accuracy", "attention=[performer]"])
+    assert {one.name for cell in plan.cells for one in cell.contestants} == {"performer"}
+    assert plan.cells[0].contestants[0].options["num_features"] == 64
+
+
 def test_every_shipped_experiment_plans():
     for name in ("demo", "demo_accuracy", "smoke"):
         assert make_plan([f"+experiment={name}"]).cells
