@@ -50,7 +50,7 @@ def cell_from_config(config: DictConfig) -> Cell:
 
 def _left_out(name: str, entry: dict[str, Any]) -> bool:
     """Whether an experiment sets options of a shipped contestant that was not chosen."""
-    shipped = resources.files("efficient_attn.conf").joinpath("attention", f"{name}.yaml")
+    shipped = resources.files("efficient_attn.conf").joinpath("attention").joinpath(f"{name}.yaml")
     return "variant" not in entry and shipped.is_file()
 
 
