@@ -14,8 +14,9 @@ in the quotient and is the sample's own. Without causality, keys are taken relat
 key of each feature, and its log joins the query's exponent: the normaliser is then at least 1,
 whatever the input, without an epsilon. Causal attention runs chunk by chunk; a query's scale is the
 largest key up to itself, never a later one, so a later token has no way to touch an earlier output.
-Should a causal normaliser still vanish in fp32, the sequence is computed again in fp64. Half
-precision is computed in fp32.
+Should a causal normaliser still vanish in fp32, the queries it is lost for are computed again in
+fp64; a compiled or exported program, which cannot look, gives them zeros. Half precision is
+computed in fp32.
 
 It cannot take a pairwise mask: the keys are summed before any query meets them. Dropout acts on
 whole values (one draw per key and head, shared by the queries), since weights are never formed; its
