@@ -11,7 +11,7 @@ import json
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 Status = Literal["ok", "oom", "timeout", "crashed", "unsupported", "diverged"]
 Measure = Literal["cost", "accuracy"]
@@ -64,10 +64,15 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str) -> Record:
-        """Parse and validate; ValueError says what is missing or unknown."""
+        """Parse and validate; ValueError says what is missing or unknown.
+
+        Records of schema 1 are read too: what was not measured then is None.
+        """
         values = json.loads(text)
         if not isinstance(values, dict):
             raise ValueError("a record is a JSON object")
+        if values.get("schema") == 1:
+            values = _from_schema_1(values)
         known = {item.name for item in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -84,24 +89,40 @@ class CostResult:
 
     samples_ms: one duration per round, in round order (the same round of every contestant of
         the cell is one pair).
-    median_ms, low_ms, high_ms: median and its 95 % order-statistic interval.
+    waits: for each sample the share of its time that the process's threads waited for a core that
+        others had; None where the system does not tell.
+    median_ms, low_ms, high_ms: median and its 95 % order-statistic interval, of the samples that
+        did not wait where those are enough, else of all.
     noisy: the interval is wider than the target after all rounds were spent.
-    first_call_ms: the first call, with every one-off cost; not among the samples.
+    compile_ms: first call of a compiled workload, in which it is compiled; None without.
+    first_call_ms: the first call (after compiling), with every one-off cost; not among the samples.
     peak_tensor_bytes: peak of live tensor bytes above the inputs, None when unknown.
     peak_method: where that peak comes from (``profiler`` or ``cuda_allocator``).
+    peak_reserved_bytes: what the CUDA allocator held at its peak; None on CPU.
     peak_rss_bytes: peak resident set of the worker above its baseline, None when unknown.
+    state_bytes: of the decoding state after `length` tokens; None for passes without one.
+    flops: arithmetic of one pass in matrix products, 2 per multiply-add, as executed.
+    flops_method: ``formula`` (the variant's own) or ``counter``; None with unknown flops.
+    traffic_bytes: what one pass must at least read and write; None when unknown.
     """
 
     samples_ms: list[float]
+    waits: list[float] | None
     median_ms: float
     low_ms: float
     high_ms: float
     noisy: bool
+    compile_ms: float | None
     first_call_ms: float
     calls_per_sample: int
     peak_tensor_bytes: int | None
     peak_method: str | None
+    peak_reserved_bytes: int | None
     peak_rss_bytes: int | None
+    state_bytes: int | None
+    flops: int | None
+    flops_method: str | None
+    traffic_bytes: int | None
     parameters: int
 
 
@@ -127,6 +148,26 @@ class AccuracyResult:
     curve: list[list[float]]
     trials: list[dict[str, Any]]
     peak_rss_bytes: int | None
+
+
+_NEW_IN_SCHEMA_2 = (
+    "waits",
+    "compile_ms",
+    "peak_reserved_bytes",
+    "state_bytes",
+    "flops",
+    "flops_method",
+    "traffic_bytes",
+)
+
+
+def _from_schema_1(values: dict[str, Any]) -> dict[str, Any]:
+    values = {**values, "schema": SCHEMA_VERSION}
+    if values.get("measure") == "cost":
+        values["request"] = {"compile": False, **values["request"]}
+        if values.get("result"):
+            values["result"] = {**dict.fromkeys(_NEW_IN_SCHEMA_2), **values["result"]}
+    return values
 
 
 def digest(value: Any) -> str:

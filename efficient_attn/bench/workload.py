@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 Pattern = Literal["noncausal_self", "causal_self", "noncausal_cross", "causal_cross"]
-Pass = Literal["forward", "forward_backward"]
+Pass = Literal["forward", "forward_backward", "train_step", "prefill", "decode"]
 Dtype = Literal["float32", "bfloat16", "float16", "float64"]
-Scope = Literal["core", "module"]
+Scope = Literal["core", "module", "block"]
 
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 PASSES: tuple[Pass, ...] = get_args(Pass)
@@ -20,7 +20,12 @@ class Workload:
 
     length: queries N; key_length: keys M (equal to `length` when None).
     padding: share of every sample's keys that is right padding and masked, in [0, 1).
-    scope: ``core`` is attention on heads already split, ``module`` adds the four projections.
+    pass_: ``forward`` (inference); ``forward_backward``; ``train_step``, which adds clearing the
+        gradients and a step of AdamW; ``prefill``, `length` tokens at once into an empty state;
+        ``decode``, one token more after `length` tokens.
+    scope: ``core`` is attention on heads already split, ``module`` adds the four projections,
+        ``block`` is a whole encoder layer (norms, residuals, feed-forward of four times the width).
+    compile: through ``torch.compile``; the time that takes is kept apart.
     threads: intra-operation CPU threads; None means every core of the machine.
     """
 
@@ -36,6 +41,7 @@ class Workload:
     threads: int | None = None
     pass_: Pass = "forward"
     scope: Scope = "core"
+    compile: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -52,11 +58,31 @@ class Workload:
                 )
         if not 0.0 <= self.padding < 1.0:
             raise ValueError(f"workload.padding={self.padding!r} must lie in [0, 1)")
-        if "self" in self.pattern and self.key_length not in (None, self.length):
-            raise ValueError(
-                f"workload.key_length={self.key_length} differs from length={self.length}, "
-                f"which needs a cross pattern, not {self.pattern}"
+
+    @property
+    def contradiction(self) -> str | None:
+        """Why no variant can be asked this, None when all is well.
+
+        Grids that cross patterns, passes and scopes contain such points: they are answered with
+        this sentence instead of a measurement.
+        """
+        decoding = self.pass_ in ("prefill", "decode")
+        if not self.cross and self.keys != self.length:
+            return (
+                f"key_length={self.keys} beside length={self.length} needs a cross pattern, "
+                f"not {self.pattern}"
             )
+        if decoding and self.pattern != "causal_self":
+            return f"pass={self.pass_} is causal self-attention, not {self.pattern}"
+        if decoding and self.padding:
+            return f"pass={self.pass_} has no padding: its sequences are of one length"
+        if self.pass_ == "train_step" and self.scope == "core":
+            return "pass=train_step needs parameters to step: measure scope=module or scope=block"
+        if self.scope == "block" and self.cross:
+            return "scope=block is an encoder layer, which has no cross-attention"
+        if self.scope == "block" and decoding:
+            return f"scope=block has no {self.pass_}: measure scope=core or scope=module"
+        return None
 
     @property
     def keys(self) -> int:
