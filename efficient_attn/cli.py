@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 
 from efficient_attn import __version__
+from efficient_attn.commands.sweep_words import EXAMPLE, add_words
 
 OK, WRONG_REQUEST = 0, 2
 PATTERNS = ("noncausal_self", "causal_self", "noncausal_cross", "causal_cross")
@@ -16,6 +19,7 @@ PATTERNS = ("noncausal_self", "causal_self", "noncausal_cross", "causal_cross")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 only when all that was asked was done."""
     parser = _parser()
+    _complete(parser)
     # A sweep's words are Hydra's, which argparse would take apart.
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["sweep"] and not {"-h", "--help"} & set(words):
@@ -31,6 +35,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG_REQUEST
 
 
+def _complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that asks how a line may go on, and end; nothing otherwise."""
+    if "_ARGCOMPLETE" in os.environ:
+        with suppress(ImportError):
+            import_module("argcomplete").autocomplete(parser)
+
+
 def _command(word: str) -> Callable[..., int]:
     module, function = _COMMANDS[word]
     return getattr(import_module(f"efficient_attn.commands.{module}"), function)
@@ -44,6 +55,10 @@ _COMMANDS = {
     "sweep": ("sweep", "main"),
     "plot": ("plot", "main"),
     "pick": ("pick", "main"),
+    "compare": ("compare", "main"),
+    "export": ("export", "main"),
+    "merge": ("merge", "main"),
+    "fit": ("fit", "main"),
     "doctor": ("doctor", "main"),
 }
 
@@ -113,15 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     sweep = word(
         "sweep",
         "Measure contestants over lengths, passes, tasks and seeds; resumes where it ended.",
-        "efficient-attn sweep +experiment=demo\n"
-        "  efficient-attn sweep attention=[full,performer] workload.length=1024,4096 \\\n"
-        "      workload.pattern=causal_self attention.performer.num_features=128 results=mine\n"
-        "  efficient-attn sweep measure=accuracy task=mqar measure.seed=0,1,2 results=mine\n\n"
-        "Overrides are Hydra's: group=choice, key=value, and commas sweep. Groups are\n"
-        "attention, workload, task, model, measure, experiment (+experiment=NAME).",
+        EXAMPLE,
     )
-    sweep.add_argument("overrides", nargs="*", help="Hydra overrides")
-    sweep.add_argument("--dry-run", action="store_true", help="list what would be measured")
+    add_words(sweep)
 
     plot = word(
         "plot",
@@ -166,6 +175,116 @@ def _parser() -> argparse.ArgumentParser:
     pick.add_argument("--milliseconds", type=float, help="reject what takes longer per pass")
     pick.add_argument("--need-weights", action="store_true", help="attention weights are needed")
     _json_flag(pick)
+
+    compare = word(
+        "compare",
+        "Tell what became slower, larger, less accurate or failed between two results folders.",
+        "efficient-attn compare results/before results/after\n"
+        "  efficient-attn compare before after --relative-to full --threshold 0.05 --what time\n\n"
+        "Worse or better means beyond the threshold with the whole 95 % interval; what is unclear\n"
+        "is counted, not judged. Exits with 1 when something is worse, or is ok in A and fails\n"
+        "in B.\n\n"
+        "Plain times compare what was measured at different times: use them where the machine is\n"
+        "quiet and the same. --relative-to NAME compares each contestant's ratio to NAME, paired\n"
+        "round by round in its own folder: what slows the whole machine cancels, so use it on\n"
+        "busy machines and in CI. It cannot see that NAME itself became slower.",
+    )
+    compare.add_argument("a", metavar="A", help="results folder from before")
+    compare.add_argument("b", metavar="B", help="results folder from after")
+    compare.add_argument(
+        "--threshold", type=float, default=0.1, help="change to tolerate (default: 0.1, 10 %%)"
+    )
+    compare.add_argument(
+        "--relative-to", metavar="NAME", help="compare times as ratios to this contestant"
+    )
+    compare.add_argument(
+        "--what",
+        default="time,memory,accuracy",
+        metavar="QUANTITIES",
+        help="of time, memory and accuracy, separated by commas (default: all)",
+    )
+    compare.add_argument("--all", action="store_true", help="list also what did not change")
+    _json_flag(compare)
+
+    export = word(
+        "export",
+        "Write the records of a results folder as one CSV or Parquet table.",
+        "efficient-attn export results/demo --out demo.parquet\n  efficient-attn export --columns",
+    )
+    export.add_argument("results", nargs="?", help="folder that a sweep wrote")
+    export.add_argument("--format", choices=("csv", "parquet"), help="default: as --out ends, csv")
+    export.add_argument("--out", help="file, or - for CSV here (default: RESULTS/records.FORMAT)")
+    export.add_argument(
+        "--columns", action="store_true", help="print each column with its meaning and unit"
+    )
+
+    merge = word(
+        "merge",
+        "Bring the records of several results folders together; the newest of each stays.",
+        "efficient-attn merge node1/results node2/results --into results/all",
+    )
+    merge.add_argument("results", nargs="+", help="folders that sweeps wrote")
+    merge.add_argument("--into", required=True, metavar="FOLDER", help="created when missing")
+
+    fit = word(
+        "fit",
+        "Find the largest length or batch that fits a given memory, by measured runs.",
+        "efficient-attn fit --memory-gb 8 --pass forward_backward\n"
+        "  efficient-attn fit --memory-gb 2 --vary batch --length 4096 --variants full,linformer\n"
+        "\n"
+        "What counts is every tensor: inputs, parameters and the exact peak of what the pass adds\n"
+        "to them. A size that was too slow, or too large for this machine, does not show what\n"
+        "fits: the answer is then 'at least' the largest size that was measured. Exits with 1\n"
+        "when a variant has no answer at all.",
+    )
+    fit.add_argument("--memory-gb", type=float, required=True, help="in GiB")
+    fit.add_argument(
+        "--variants",
+        metavar="NAMES",
+        help="separated by commas (default: the contestants of conf/attention and all others)",
+    )
+    fit.add_argument(
+        "--vary", choices=("length", "batch"), default="length", help="default: length"
+    )
+    for flag, default in (("length", 1024), ("batch", 1), ("heads", 8), ("head-dim", 64)):
+        fit.add_argument(f"--{flag}", type=int, default=default, help=f"default: {default}")
+    fit.add_argument("--pattern", choices=PATTERNS, default="noncausal_self")
+    fit.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16", "float64"),
+        default="float32",
+        help="default: float32",
+    )
+    fit.add_argument("--device", default="cpu", help="default: cpu")
+    fit.add_argument(
+        "--pass",
+        dest="pass_",
+        choices=("forward", "forward_backward", "train_step", "prefill", "decode"),
+        default="forward",
+        help="default: forward",
+    )
+    fit.add_argument(
+        "--scope",
+        choices=("core", "module", "block"),
+        default="core",
+        help="attention on split heads, with its projections, or a whole layer (default: core)",
+    )
+    fit.add_argument(
+        "--timeout-s", type=float, default=60.0, help="longest run of one size (default: 60)"
+    )
+    fit.add_argument("--max", type=int, default=2**20, help="largest size tried (default: 2^20)")
+    fit.add_argument(
+        "--multiple-of",
+        type=int,
+        help="try such sizes only (default: lengths of whole windows, 64, and every batch)",
+    )
+    fit.add_argument(
+        "--resolution",
+        type=float,
+        default=0.02,
+        help="relative distance to the next size that does not fit (default: 0.02)",
+    )
+    _json_flag(fit)
 
     doctor = word("doctor", "Print the environment and check it.", "efficient-attn doctor")
     _json_flag(doctor)

@@ -99,11 +99,18 @@ def cost(
             "low_ms": ordered[0],
             "high_ms": ordered[-1],
             "noisy": noisy,
+            "waits": [0.0] * len(samples),
+            "compile_ms": None,
             "first_call_ms": 2 * ordered[-1],
             "calls_per_sample": 1,
             "peak_tensor_bytes": peak,
             "peak_method": "profiler" if peak is not None else None,
+            "peak_reserved_bytes": None,
             "peak_rss_bytes": None,
+            "state_bytes": None,
+            "flops": None,
+            "flops_method": None,
+            "traffic_bytes": None,
             "parameters": 0,
         }
     cell = digest(request) if cell is None else cell

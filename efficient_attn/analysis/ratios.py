@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from efficient_attn.bench.intervals import CONFIDENCE, Interval, median_interval
+from efficient_attn.bench.intervals import CONFIDENCE, Interval, median_interval, undisturbed
 from efficient_attn.bench.record import Record
 
 
@@ -20,21 +20,30 @@ class Ratio(Interval):
     paired: bool = True
 
 
+def trusted_samples(record: Record) -> list[float]:
+    """Samples in ms of an ok cost record, without those that waited for a core (where enough are
+    left)."""
+    samples = record.result["samples_ms"]
+    rounds = undisturbed([record.result["waits"]], len(samples))
+    return [samples[number] for number in rounds]
+
+
 def time_interval(record: Record, confidence: float = CONFIDENCE) -> Interval:
     """Median time of an ok cost record, in ms."""
-    return median_interval(record.result["samples_ms"], confidence)
+    return median_interval(trusted_samples(record), confidence)
 
 
 def ratio(record: Record, other: Record, confidence: float = CONFIDENCE) -> Ratio:
     """Time of `record` over time of `other`, both ok cost records of the same workload.
 
     Records of one cell with equally many samples are paired: the median of the ratios of their
-    rounds. Otherwise the medians are divided, the ends are those farthest apart, and `paired` is
-    False.
+    rounds, without rounds in which one of the two waited for a core. Otherwise the medians are
+    divided, the ends are those farthest apart, and `paired` is False.
     """
     mine, theirs = record.result["samples_ms"], other.result["samples_ms"]
     if record.cell == other.cell and len(mine) == len(theirs):
-        pairs = [a / b for a, b in zip(mine, theirs, strict=True)]
+        rounds = undisturbed([record.result["waits"], other.result["waits"]], len(mine))
+        pairs = [mine[number] / theirs[number] for number in rounds]
         inner = median_interval(pairs, confidence)
         return Ratio(inner.value, inner.low, inner.high, inner.n, inner.confidence, paired=True)
     return divide(time_interval(record, confidence), time_interval(other, confidence))

@@ -7,7 +7,7 @@ terminal the text is plain and as wide as it needs, so that no name is cut or fo
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 from rich import box
@@ -19,6 +19,7 @@ from efficient_attn.analysis.accuracy import Score, TaskScores, task_scores
 from efficient_attn.analysis.crossover import crossovers
 from efficient_attn.analysis.ranking_text import print_ranking
 from efficient_attn.analysis.ratios import time_interval
+from efficient_attn.analysis.roofline import roofline
 from efficient_attn.analysis.scaling import (
     MIN_LENGTHS,
     Curve,
@@ -73,9 +74,10 @@ def print_slopes(records: Iterable[Record], file: TextIO | None = None) -> None:
 def closing_table(records: Iterable[Record]) -> RenderableType:
     """All tables of a sweep: cost of every pattern, accuracy, and every failure with its reason.
 
-    Cost: contestants × lengths, medians of each pass and peak memory; what failed shows its
-    status in its place, ``~`` marks a median that missed its target precision, ``·`` what was
-    not asked. Accuracy: mean ± half of the 95 % interval over seeds, above the baselines.
+    Cost: contestants × lengths, medians of each pass, peak memory, decoding state and how near the
+    machine's limit a pass ran; what failed shows its status in its place, ``~`` marks a median
+    that missed its target precision, ``·`` what was not asked. Accuracy: mean ± half of the 95 %
+    interval over seeds, above the baselines.
     """
     records = list(records)
     parts: list[RenderableType] = []
@@ -158,40 +160,63 @@ def crossover_table(records: Iterable[Record]) -> RenderableType:
 
 
 def _cost_tables(records: list[Record], where: str) -> list[RenderableType]:
+    """Time of every pass, then whatever else is known of any record of the pass."""
     lengths = sorted({length_of(record) for record in records})
     tables: list[RenderableType] = []
-    for pass_ in passes_in(records):
-        taken = [record for record in records if pass_of(record) == pass_]
-        title = f"{PASS_NAMES[pass_]} time, median ms — {where}"
-        tables.append(_grid(taken, lengths, title, memory=False))
-    for pass_ in passes_in(records):
-        taken = [record for record in records if pass_of(record) == pass_]
-        if any(record.ok and peak_bytes(record) is not None for record in taken):
-            title = f"{PASS_NAMES[pass_]} peak memory, MiB — {where}"
-            tables.append(_grid(taken, lengths, title, memory=True))
+    for title, cell in _QUANTITIES.items():
+        for pass_ in passes_in(records):
+            taken = [record for record in records if pass_of(record) == pass_]
+            if cell is _time or any(record.ok and cell(record) is not None for record in taken):
+                tables.append(_grid(taken, lengths, f"{PASS_NAMES[pass_]} {title} — {where}", cell))
     return tables
 
 
-def _grid(records: list[Record], lengths: list[int], title: str, *, memory: bool) -> Table:
+def _grid(
+    records: list[Record], lengths: list[int], title: str, cell: Callable[[Record], str | None]
+) -> Table:
     table = _table(title)
     for length in lengths:
         _number_column(table, f"N={length}")
     found = {(record.contestant, length_of(record)): record for record in records}
     for name in contestants_in(records):
-        cells = [_cost_cell(found.get((name, length)), memory=memory) for length in lengths]
+        cells = [_cost_cell(found.get((name, length)), cell) for length in lengths]
         table.add_row(Text(name), *cells)
     return table
 
 
-def _cost_cell(record: Record | None, *, memory: bool) -> Text:
+def _cost_cell(record: Record | None, cell: Callable[[Record], str | None]) -> Text:
     if record is None:
         return Text(ABSENT, style="dim")
     if not record.ok:
         return Text(record.status, style="dim" if record.status == "unsupported" else "red")
-    if memory:
-        peak = peak_bytes(record)
-        return Text("unknown" if peak is None else number(peak / MIB))
-    return Text(("~" if record.result["noisy"] else "") + number(time_interval(record).value))
+    return Text(cell(record) or "unknown")
+
+
+def _time(record: Record) -> str:
+    return ("~" if record.result["noisy"] else "") + number(time_interval(record).value)
+
+
+def _memory(record: Record) -> str | None:
+    peak = peak_bytes(record)
+    return None if peak is None else number(peak / MIB)
+
+
+def _state(record: Record) -> str | None:
+    size = record.result["state_bytes"]
+    return None if size is None else number(size / MIB)
+
+
+def _limit(record: Record) -> str | None:
+    found = roofline(record)
+    return None if found is None else f"{found.share:.0%} {found.bound[0]}"
+
+
+_QUANTITIES: dict[str, Callable[[Record], str | None]] = {
+    "time, median ms": _time,
+    "peak memory, MiB": _memory,
+    "state, MiB": _state,
+    "share of the machine's limit in arithmetic (c) or memory (m)": _limit,
+}
 
 
 def _score_cell(score: Score | None) -> str:

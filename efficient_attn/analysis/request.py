@@ -32,7 +32,7 @@ class Request:
     """A described workload with its hard limits.
 
     length: queries N; key_length: keys M, equal to `length` when None (differs only for cross).
-    padding: share of right padding in [0, 1). pass_: ``forward`` or ``forward_backward``.
+    padding: share of right padding in [0, 1). pass_, compile: as in `Workload`.
     threads, scope, machine: None takes whatever was measured, never mixed, and says which.
     memory_gb: limit on peak memory above the inputs, in GiB (2^30 bytes); time_ms: limit on the
         median time of one pass; None for no limit. need_weights: only variants that can return
@@ -53,6 +53,7 @@ class Request:
     pass_: Pass = "forward"
     threads: int | None = None
     scope: Scope | None = None
+    compile: bool = False
     machine: str | None = None
     memory_gb: float | None = None
     time_ms: float | None = None
@@ -80,6 +81,7 @@ class Request:
             threads=self.threads,
             pass_=self.pass_,
             scope=self.scope or "core",
+            compile=self.compile,
         )
 
     @property
@@ -217,7 +219,7 @@ def _differences(record: Record, request: Request) -> list[str]:
             None if request.keys == request.length else request.keys,
         ),
     }
-    for name in ("batch", "heads", "head_dim", "padding", "dtype", "device"):
+    for name in ("batch", "heads", "head_dim", "padding", "dtype", "device", "compile"):
         asked[name] = (getattr(setting, name), getattr(request, name))
     for name in ("threads", "scope", "machine"):
         if getattr(request, name) is not None:

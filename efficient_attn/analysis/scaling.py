@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
+from efficient_attn.analysis.ratios import trusted_samples
 from efficient_attn.analysis.select import length_of
 from efficient_attn.bench.intervals import CONFIDENCE, Interval, median_interval
 from efficient_attn.bench.record import Record
@@ -153,7 +154,7 @@ class ScalingFit:
 def time_curve(records: Iterable[Record]) -> Curve:
     """Median times (ms) of the ok cost records of one contestant, one record per length."""
     ordered = sorted((record for record in records if record.ok), key=length_of)
-    samples = tuple(tuple(record.result["samples_ms"]) for record in ordered)
+    samples = tuple(tuple(trusted_samples(record)) for record in ordered)
     values = tuple(float(np.median(taken)) for taken in samples)
     return Curve(tuple(length_of(record) for record in ordered), values, samples)
 

@@ -24,7 +24,13 @@ PATTERN_NAMES = {
     "noncausal_cross": "cross-attention",
     "causal_cross": "causal cross-attention",
 }
-PASS_NAMES = {"forward": "forward", "forward_backward": "forward+backward"}
+PASS_NAMES = {
+    "forward": "forward",
+    "forward_backward": "forward+backward",
+    "train_step": "training step",
+    "prefill": "prefill",
+    "decode": "decoding, per token",
+}
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Setting:
     device: str
     threads: int | None
     scope: str
+    compile: bool
     machine: str
 
     @classmethod
@@ -59,6 +66,7 @@ class Setting:
             device=work.device,
             threads=work.threads,
             scope=work.scope,
+            compile=work.compile,
             machine=machine(record),
         )
 
@@ -66,6 +74,8 @@ class Setting:
         parts = [f"batch {self.batch}", f"{self.heads} heads × {self.head_dim}", self.dtype]
         parts.append(self.device if self.threads is None else f"{self.device}, {_threads(self)}")
         parts.append(f"{self.scope} scope")
+        if self.compile:
+            parts.append("compiled")
         if self.key_length is not None:
             parts.append(f"{self.key_length} keys")
         if self.padding:

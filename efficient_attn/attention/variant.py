@@ -18,6 +18,9 @@ class AttentionVariant(nn.Module):
 
     A subclass gives `forward`, and either `visible` (softmax attention under a pattern) or its
     own `weights`; with capability ``decode`` also `init_state` and `step`.
+
+    The formulas of cost (`flops`, `traffic` and their `step_` twins) describe what an eager call
+    with equal widths D = V and without position biases executes; a subclass gives those it knows.
     """
 
     name: ClassVar[str]
@@ -89,6 +92,64 @@ class AttentionVariant(nn.Module):
         form. The state has `position` (tokens so far) and `nbytes`. slopes: [H], ALiBi.
         """
         raise refusal(self.name, "decode")
+
+    def flops(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        *,
+        causal: bool,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> int | None:
+        """FLOPs of `forward` in matrix products, as executed; None = the variant has no formula.
+
+        Padding of blocks and masked corners count, for they are computed; a causal fused kernel
+        skips what lies above the diagonal. backward: forward and backward together. padded: with a
+        key padding mask.
+        """
+        return None
+
+    def step_flops(self, batch: int, context: int, tokens: int) -> int | None:
+        """FLOPs of one `step` of `tokens` tokens after `context` tokens; None = no formula."""
+        return None
+
+    def traffic(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        *,
+        causal: bool,
+        itemsize: int,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> int:
+        """Bytes that `forward` must at least read and write, in numbers of `itemsize` bytes.
+
+        q, k, v, the output and the variant's parameters once each; with `backward` the gradient of
+        each as well; one byte per key of a padding mask. Queries that precede every key are not
+        read. A variant adds what it must write and read back in between.
+        """
+        read = min(queries, keys) if causal else queries
+        elements = batch * self.heads * self.head_dim * (read + 2 * keys + queries)
+        elements += sum(parameter.numel() for parameter in self.parameters())
+        return elements * itemsize * (1 + backward) + batch * keys * padded
+
+    def step_traffic(self, batch: int, context: int, tokens: int, itemsize: int) -> int:
+        """Bytes that one `step` must at least read and write.
+
+        q, k, v of the new tokens, their outputs and the variant's parameters; a variant adds what
+        it reads and writes of its state.
+        """
+        return self.traffic(batch, tokens, tokens, causal=True, itemsize=itemsize)
+
+    def cache_traffic(self, batch: int, read: int, tokens: int, kept: int, itemsize: int) -> int:
+        """Bytes of a `KeyValueCache` of which `read` entries are read and, of `tokens` new ones,
+        as many written as the `kept` entries afterwards have room for."""
+        entries = read + min(tokens, kept)
+        return 2 * batch * self.heads * self.head_dim * entries * itemsize
 
     @classmethod
     def resolve(

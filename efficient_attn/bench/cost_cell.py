@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
-from efficient_attn.bench import environment
+from efficient_attn.bench import contention, environment
 from efficient_attn.bench.cell import Cell, Contestant, Progress
 from efficient_attn.bench.cost import CostSubject
-from efficient_attn.bench.intervals import median_interval
+from efficient_attn.bench.intervals import ENOUGH, Interval, median_interval, undisturbed
+from efficient_attn.bench.machine_peak import PeakSubject, machine_peak
 from efficient_attn.bench.record import CostResult, Measure, Record
 from efficient_attn.bench.worker import Worker, WorkerFailure
 from efficient_attn.bench.workload import Workload
@@ -23,10 +24,10 @@ class CostSettings:
 
     target: half width of the median's interval, relative to the median, at which a contestant is
     known well enough; min_rounds, max_rounds: of one sample per contestant; budget_s: of sampling
-    in a cell, after which the rounds end once there are min_rounds; warm_up_s: at least, per
-    contestant; sample_ms: fast calls are repeated to fill a sample of this length; pause_ms: before
-    each sample. OpenMP's threads go on spinning for some milliseconds after their work is done:
-    without the pause, those of one contestant slow the next by up to half.
+    in a cell, after which the rounds end once there are min_rounds; warm_up_s, warm_up_max_s: per
+    contestant, between which warming up ends when times settle; sample_ms: fast calls are repeated
+    to fill a sample of this length; rest_ms: longest wait, before each sample, until the threads
+    of the contestant before have come to rest.
     """
 
     target: float = 0.02
@@ -34,11 +35,12 @@ class CostSettings:
     max_rounds: int = 40
     budget_s: float = 15.0
     warm_up_s: float = 0.2
+    warm_up_max_s: float = 1.0
     sample_ms: float = 20.0
-    pause_ms: float = 15.0
+    rest_ms: float = 15.0
 
     def __post_init__(self) -> None:
-        if not 6 <= self.min_rounds <= self.max_rounds:
+        if not ENOUGH <= self.min_rounds <= self.max_rounds:
             raise ValueError(
                 f"measure.min_rounds={self.min_rounds}: allowed is 6 (fewer give no 95 % interval) "
                 f"up to max_rounds={self.max_rounds}"
@@ -57,10 +59,35 @@ class _Entry:
     facts: dict[str, Any]
     calls_per_sample: int = 1
     samples: list[float] = field(default_factory=list)
+    waits: list[float | None] = field(default_factory=list)
+
+    def known_waits(self) -> list[float] | None:
+        """Shares of waiting, None when the system does not tell them."""
+        known = [share for share in self.waits if share is not None]
+        return known if len(known) == len(self.waits) else None
+
+    def interval(self) -> Interval:
+        rounds = undisturbed([self.known_waits()], len(self.samples))
+        return median_interval([self.samples[number] for number in rounds])
 
     def spread(self) -> float:
-        interval = median_interval(self.samples)
+        interval = self.interval()
         return max(interval.high - interval.value, interval.value - interval.low) / interval.value
+
+
+class _Ledger:
+    """Where the seconds of a cell go: what is neither warm-up nor timed is the harness's own."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.spent = dict.fromkeys(("start", "warm_up", "timed", "memory", "idle"), 0.0)
+
+    def add(self, what: str, seconds: float) -> None:
+        self.spent[what] += seconds
+
+    def closed(self) -> dict[str, float]:
+        total = time.monotonic() - self.began
+        return {name: round(value, 3) for name, value in {"total": total, **self.spent}.items()}
 
 
 @dataclass(frozen=True)
@@ -85,58 +112,102 @@ class CostCell(Cell):
     @property
     def label(self) -> str:
         w = self.workload
-        passes = {"forward": "forward", "forward_backward": "forward+backward"}[w.pass_]
-        return f"cost  {w.pattern}  N={w.length}  {passes}"
+        scope = "" if w.scope == "core" else f"  {w.scope}"
+        return f"cost  {w.pattern}  N={w.length}  {w.pass_.replace('_', '+', 1)}{scope}"
 
     @property
     def device(self) -> str:
         return self.workload.device
 
     def run(self, contestants: Sequence[Contestant], progress: Progress) -> Iterator[Record]:
+        if self.workload.contradiction:
+            for one in contestants:
+                yield self.record(one, "unsupported", reason=self.workload.contradiction)
+            return
+        ledger = _Ledger()
         load = environment.load_average()
+        peak = self._machine_peak(progress)
         entries: list[_Entry] = []
+        finished: list[tuple[_Entry, dict[str, Any]]] = []
         try:
             for index, contestant in enumerate(contestants):
                 progress(0.3 * index / len(contestants), f"{contestant.name}: warm-up")
-                started = self._start(contestant, load)
+                started = self._start(contestant, load, ledger)
                 if isinstance(started, Record):
                     yield started
                 else:
                     entries.append(started)
-            yield from self._race(entries, load, progress)
+            yield from self._race(entries, load, ledger, progress)
             for index, entry in enumerate(entries):
                 progress(0.8 + 0.2 * index / len(entries), f"{entry.contestant.name}: memory")
-                yield self._finish(entry, load)
+                began = time.monotonic()
+                try:
+                    finished.append((entry, entry.worker.ask("resources")))
+                except WorkerFailure as error:
+                    yield self.failure(entry.contestant, error, load_before=load)
+                entry.worker.close()
+                ledger.add("memory", time.monotonic() - began)
         finally:
             for entry in entries:
                 entry.worker.close()
+        circumstances = {"load_before": load, "machine_peak": peak, "cell_seconds": ledger.closed()}
+        for entry, resources in finished:
+            yield self._success(entry, resources, circumstances)
         progress(1.0, "")
 
-    def _start(self, contestant: Contestant, load: float | None) -> _Entry | Record:
+    def _machine_peak(self, progress: Progress) -> dict[str, float] | None:
+        """What the machine can do at most, measured once and kept; None when that failed."""
+        w = self.workload
+
+        def measure() -> dict[str, float]:
+            progress(0.0, "measuring the machine's own peak")
+            worker = self.start_worker(PeakSubject, w.device, w.dtype, w.threads)
+            try:
+                return worker.ask("measure")
+            finally:
+                worker.close()
+
+        try:
+            return machine_peak(environment.scratch_folder(), w.device, w.dtype, w.threads, measure)
+        except WorkerFailure:
+            return None
+
+    def _start(
+        self, contestant: Contestant, load: float | None, ledger: _Ledger
+    ) -> _Entry | Record:
+        began = time.monotonic()
+        warm_up_s = 0.0
         worker = self.start_worker(
             CostSubject, contestant.variant, contestant.options, self.workload
         )
         try:
             entry = _Entry(contestant, worker, worker.ask("prepare"))
-            entry.calls_per_sample = worker.ask(
-                "warm_up", self.how.warm_up_s, self.how.sample_ms / 1e3
+            warm = worker.ask(
+                "warm_up", self.how.warm_up_s, self.how.warm_up_max_s, self.how.sample_ms / 1e3
             )
+            entry.calls_per_sample = warm["calls_per_sample"]
+            warm_up_s = warm["seconds"] + (entry.facts["compile_ms"] or 0.0) / 1e3
             return entry
         except WorkerFailure as error:
             worker.close()
             return self.failure(contestant, error, load_before=load)
+        finally:
+            ledger.add("warm_up", warm_up_s)
+            ledger.add("start", time.monotonic() - began - warm_up_s)
 
     def _race(
-        self, entries: list[_Entry], load: float | None, progress: Progress
+        self, entries: list[_Entry], load: float | None, ledger: _Ledger, progress: Progress
     ) -> Iterator[Record]:
         """Rounds of one sample each, in rotating order, until all are known or time is up."""
         start = time.monotonic()
+        before: _Entry | None = None
         for number in range(self.how.max_rounds):
             offset = number % max(1, len(entries))
             for entry in entries[offset:] + entries[:offset]:
-                time.sleep(self.how.pause_ms / 1e3)
+                self._rest(before, ledger)
+                before = entry
                 try:
-                    entry.samples.append(entry.worker.ask("sample"))
+                    self._sample(entry, ledger)
                 except WorkerFailure as error:
                     entries.remove(entry)
                     yield self.failure(entry.contestant, error, load_before=load)
@@ -148,26 +219,37 @@ class CostCell(Cell):
             if spent >= 1 or all(entry.spread() <= self.how.target for entry in entries):
                 return
 
-    def _finish(self, entry: _Entry, load: float | None) -> Record:
-        try:
-            peak, method = entry.worker.ask("peak_memory")
-        except WorkerFailure as error:
-            return self.failure(entry.contestant, error, load_before=load)
-        finally:
-            entry.worker.close()
-        interval = median_interval(entry.samples)
+    def _rest(self, before: _Entry | None, ledger: _Ledger) -> None:
+        """Wait until the contestant before has left the cores."""
+        began = time.monotonic()
+        if before is not None and before.worker.pid is not None:
+            contention.await_rest(before.worker.pid, self.how.rest_ms / 1e3)
+        ledger.add("idle", time.monotonic() - began)
+
+    def _sample(self, entry: _Entry, ledger: _Ledger) -> None:
+        milliseconds, waited, ahead_s = entry.worker.ask("sample")
+        entry.samples.append(milliseconds)
+        entry.waits.append(None if waited is None else round(waited, 4))
+        ledger.add("timed", milliseconds * entry.calls_per_sample / 1e3)
+        ledger.add("warm_up", ahead_s)
+
+    def _success(
+        self, entry: _Entry, resources: dict[str, Any], circumstances: dict[str, Any]
+    ) -> Record:
+        interval = entry.interval()
         result = CostResult(
             samples_ms=entry.samples,
+            waits=entry.known_waits(),
             median_ms=interval.value,
             low_ms=interval.low,
             high_ms=interval.high,
             noisy=entry.spread() > self.how.target,
+            compile_ms=entry.facts["compile_ms"],
             first_call_ms=entry.facts["first_call_ms"],
             calls_per_sample=entry.calls_per_sample,
-            peak_tensor_bytes=peak,
-            peak_method=method,
             peak_rss_bytes=entry.facts["peak_rss_bytes"],
             parameters=entry.facts["parameters"],
+            **resources,
         )
         return self.record(
             entry.contestant,
@@ -175,5 +257,5 @@ class CostCell(Cell):
             result=asdict(result),
             options=entry.facts["options"],
             threads=entry.facts["threads"],
-            load_before=load,
+            **circumstances,
         )

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,7 +18,19 @@ PACKAGE = Path(__file__).resolve().parents[1]
 MALLOC_SETTINGS = ("MALLOC_ARENA_MAX", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
 
 # What answers a measurement, apart from the variant's own file.
-_COST_CODE = ("attention/*.py", "bench/cost.py", "bench/memory.py", "bench/workload.py")
+_COST_CODE = (
+    "attention/*.py",
+    "nn/encoder.py",
+    "nn/feedforward.py",
+    "bench/clock.py",
+    "bench/contention.py",
+    "bench/cost.py",
+    "bench/flop_counter.py",
+    "bench/memory.py",
+    "bench/passes.py",
+    "bench/work.py",
+    "bench/workload.py",
+)
 _ACCURACY_CODE = (
     "attention/*.py",
     "nn/*.py",
@@ -74,6 +87,13 @@ def available_memory() -> int | None:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return None
+
+
+def scratch_folder() -> Path:
+    """Where this user's measurements on this machine keep what is the machine's: core locks, its
+    peak, records that found no room."""
+    user = os.getuid() if hasattr(os, "getuid") else "user"
+    return Path(tempfile.gettempdir()) / f"efficient-attn-{user}"
 
 
 @cache

@@ -13,6 +13,12 @@ from scipy.special import stdtrit
 
 CONFIDENCE = 0.95
 
+CONTENDED = 0.05
+"""Share of a sample spent waiting for a core above which the sample is not trusted."""
+
+ENOUGH = 6
+"""Samples that a 95 % interval of a median needs at least."""
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -66,6 +72,19 @@ def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) ->
     logs = mean_interval([math.log(value) for value in ordered], confidence)
     low, high = _exp(logs.low), _exp(logs.high)
     return Interval(median, min(low, median), max(high, median), n, confidence)
+
+
+def undisturbed(waits: Sequence[Sequence[float] | None], rounds: int) -> list[int]:
+    """Which of `rounds` rounds to trust: those in which no one's sample waited for a core.
+
+    waits: of each contestant looked at, a share per round or None when unknown. When fewer than
+    `ENOUGH` rounds are left, all count: a disturbed number then says so by its wide interval.
+    """
+    known = [shares for shares in waits if shares is not None]
+    clean = [
+        number for number in range(rounds) if all(shares[number] <= CONTENDED for shares in known)
+    ]
+    return clean if len(clean) >= ENOUGH else list(range(rounds))
 
 
 def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +18,11 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from efficient_attn.bench.cell import Cell
 from efficient_attn.bench.record import Record
+from efficient_attn.bench.store import Store
+
+_POLL_S = 0.5
 
 
 class SweepProgress:
@@ -53,7 +59,7 @@ class SweepProgress:
             self._bar.stop()
 
     def __reduce__(self) -> Any:
-        return _Mute, ()
+        return Mute, ()
 
     def during(self, label: str, share: float, of: int, what: str) -> None:
         """`share` of a cell with `of` measurements is done."""
@@ -61,8 +67,14 @@ class SweepProgress:
             text = f"{label}  {what}" if what else label
             self._bar.update(self._task, completed=self._done + share * of, description=text)
 
-    def finished(self, label: str, records: Sequence[Record], seconds: float) -> None:
-        """A cell is complete and stored."""
+    def waiting(self, label: str, why: str) -> None:
+        """A cell cannot begin yet."""
+        self.during(label, 0.0, 0, why)
+        if self.console is not None and not self.console.is_terminal:
+            self._print(f"{label}  {why}")
+
+    def finished(self, label: str, records: Sequence[Record], seconds: float | None) -> None:
+        """A cell is complete and stored; seconds: None when it was measured elsewhere."""
         self._done += len(records)
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done)
@@ -70,11 +82,16 @@ class SweepProgress:
             return
         counts = Counter(record.status for record in records)
         summary = ", ".join(f"{number} {status}" for status, number in counts.items())
-        line = f"[{self._done}/{self._total}]  {label}  {summary}  ({seconds:.0f} s)"
+        line = f"[{self._done}/{self._total}]  {label}  {summary}"
+        line += "" if seconds is None else f"  ({seconds:.0f} s)"
         left = self._time_left()
         if left and not self.console.is_terminal:
             line += f"  about {left} left"
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        self._print(line)
+
+    def _print(self, line: str) -> None:
+        if self.console is not None:
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _time_left(self) -> str:
         if not self._done or self._done >= self._total:
@@ -84,7 +101,7 @@ class SweepProgress:
         return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
-class _Mute(SweepProgress):
+class Mute(SweepProgress):
     """Stands in for the bar in processes that have no terminal of their own."""
 
     def __init__(self) -> None:
@@ -92,3 +109,36 @@ class _Mute(SweepProgress):
         self._bar = None
         self._total = self._done = 0
         self._start = time.monotonic()
+
+
+@contextmanager
+def watching(cells: Sequence[Cell], store: Store, progress: SweepProgress) -> Iterator[None]:
+    """While jobs run in other processes: tell what the store shows of them."""
+    awaited = {number: _missing(cell, store) for number, cell in enumerate(cells)}
+    ended = threading.Event()
+
+    def look() -> None:
+        for number, keys in list(awaited.items()):
+            arrived = [record for key in keys if store.has(key) and (record := store.get(key))]
+            if keys and len(arrived) == len(keys):
+                progress.finished(cells[number].label, arrived, None)
+                awaited[number] = []
+            elif arrived:
+                progress.during(cells[number].label, len(arrived) / len(keys), len(keys), "")
+
+    def poll() -> None:
+        while not ended.wait(_POLL_S):
+            look()
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        look()
+
+
+def _missing(cell: Cell, store: Store) -> list[str]:
+    return [key for one in cell.contestants if not store.has(key := cell.key(one))]

@@ -4,25 +4,34 @@
 
 The key names what was asked and the code that answered, so two writers of one key write the same
 answer and the later one simply wins. A file is first written beside its final name and then moved
-over it: a reader, a crash or a full disk never leaves half a record under a record's name.
+over it: a reader, a crash or a full disk never leaves half a record under a record's name. A record
+that cannot be written is kept in the system's folder for temporary files: it was paid for.
 """
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import secrets
+import shlex
+import shutil
+import tempfile
 from collections.abc import Iterator
-from dataclasses import fields
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from efficient_attn.bench.record import AccuracyResult, CostResult, Record
 from efficient_attn.bench.workload import Workload
 
-_RESULT_FIELDS = {
-    "cost": {item.name for item in fields(CostResult)},
-    "accuracy": {item.name for item in fields(AccuracyResult)},
-}
+SPACE_NEEDED = 64 * 2**20
+"""Free bytes without which no sweep should start; a record takes 2 to 20 KiB."""
+
+STALE_AFTER_S = 3600.0
+"""Age at which a temporary file can only be that of a writer that was killed."""
+
+_RESULT_TYPES = {"cost": get_type_hints(CostResult), "accuracy": get_type_hints(AccuracyResult)}
 
 
 class Store:
@@ -73,32 +82,76 @@ class Store:
         """Whether `get` would return a record: a broken file counts as not yet measured."""
         return self.get(key) is not None
 
-    def write(self, record: Record) -> Path:
-        """Store a record, replacing one of the same key, and return its path.
+    def require_writable(self, bytes_needed: int = SPACE_NEEDED) -> None:
+        """Make sure that records can be stored, before anything is measured.
 
-        Raises OSError that names the folder and the cause when the disk is full or read-only;
-        what was stored before is untouched.
+        Creates the folder, writes a file and removes it, looks at the free space, and clears away
+        what killed writers left behind. Raises OSError that says what is wrong and what to do.
         """
-        target = self.path(record.key)
-        text = record.to_json()
-        temporary = target.with_name(f".{record.key}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        probe = _beside(self.records_folder / "probe")
         try:
             self.records_folder.mkdir(parents=True, exist_ok=True)
             try:
-                _write_through(temporary, text)
-                os.replace(temporary, target)
+                _write_through(probe, "probe")
+                self._remove_stale(probe.stat().st_mtime)
             finally:
-                temporary.unlink(missing_ok=True)
-            _sync_folder(self.records_folder)
+                probe.unlink(missing_ok=True)
+            free = shutil.disk_usage(self.records_folder).free
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"cannot write into {self.records_folder}: {_cause(error)}. Records stored "
+                "before are untouched; free the disk or choose another folder (results=FOLDER)",
+            ) from error
+        if free < bytes_needed:
+            raise OSError(
+                errno.ENOSPC,
+                f"only {free / 2**20:.0f} MiB are free for {self.records_folder}, "
+                f"{bytes_needed / 2**20:.0f} MiB are needed. Records stored before are untouched; "
+                "free the disk or choose another folder (results=FOLDER)",
+            )
+
+    def write(self, record: Record) -> Path:
+        """Store a record, replacing one of the same key, and return its path.
+
+        Raises OSError that names the folder and the cause when the disk is full or read-only. What
+        was stored before is untouched, and the message says where this record is kept.
+        """
+        target = self.path(record.key)
+        text = record.to_json()
+        try:
+            _write_whole(target, text)
         except OSError as error:
             raise OSError(
                 error.errno,
                 f"cannot write record {record.key} of {record.contestant!r} into "
                 f"{self.records_folder}: {_cause(error)}. Records stored before are untouched; "
-                "free the disk or choose a folder you may write to, then run the same command "
-                "again: it goes on where it stopped",
+                f"{_keep_elsewhere(target, text)}. Free the disk or choose a folder you may write "
+                "to, then run the same command again: it goes on where it stopped",
             ) from error
         return target
+
+    def merge(self, other: Store) -> tuple[int, int]:
+        """Take over the records of another folder: how many were new, how many replaced older ones.
+
+        Of two records with one key the one created last stays. `other.warnings` names the files
+        that could not be read.
+        """
+        new = replaced = 0
+        for record in other.read():
+            mine = self.get(record.key)
+            if mine is not None and mine.created >= record.created:
+                continue
+            self.write(record)
+            new, replaced = new + (mine is None), replaced + (mine is not None)
+        return new, replaced
+
+    def _remove_stale(self, now: float) -> None:
+        """now: by the clock of the file system, which may be another machine's."""
+        for path in self.records_folder.glob(".*.tmp"):
+            with suppress(OSError):  # another sweep was quicker, or it is another user's
+                if now - path.stat().st_mtime > STALE_AFTER_S:
+                    path.unlink()
 
     def _files(self) -> Iterator[Path]:
         if not self.records_folder.is_dir():
@@ -109,7 +162,10 @@ class Store:
 
 
 def _load(path: Path) -> Record:
-    record = Record.from_json(path.read_text(encoding="utf-8"))
+    try:
+        record = Record.from_json(path.read_text(encoding="utf-8"))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"it is no record: {_cause(error)}") from error
     fault = _fault(record)
     if fault is None and record.key != path.stem:
         fault = f"it holds record {record.key!r}, which its name does not say"
@@ -137,17 +193,71 @@ def _fault(record: Record) -> str | None:
 
 
 def _result_fault(measure: str, result: dict[str, Any]) -> str | None:
-    missing = sorted(_RESULT_FIELDS[measure] - set(result))
+    types = _RESULT_TYPES[measure]
+    missing = sorted(set(types) - set(result))
     if missing:
         return f"its result lacks {', '.join(missing)}"
-    if measure == "cost":
-        samples = result["samples_ms"]
-        times = [*samples, result["median_ms"]] if isinstance(samples, list) and samples else [None]
-        if not all(isinstance(value, (int, float)) and value > 0 for value in times):
-            return "its times are not positive numbers"
-    elif not isinstance(result["value"], (int, float)):
-        return "its value is not a number"
+    for name, wanted in types.items():
+        if not _fits(result[name], wanted):
+            return f"its {name} is {result[name]!r:.40}"
+    if measure == "accuracy":
+        return None
+    samples, waits = result["samples_ms"], result["waits"]
+    if not samples or not all(_fits(value, float) and value > 0 for value in samples):
+        return "its times are not positive numbers"
+    if result["median_ms"] <= 0:
+        return "its median is not positive"
+    if waits is not None and len(waits) != len(samples):
+        return "its waits are not one for each sample"
     return None
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a value read from JSON is of a type that `record.py` states."""
+    if get_origin(wanted) in (list, dict):
+        return isinstance(value, get_origin(wanted))
+    if get_args(wanted):
+        return any(_fits(value, one) for one in get_args(wanted))
+    if wanted is float:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return number and math.isfinite(value)
+    return type(value) is wanted
+
+
+def _write_whole(target: Path, text: str) -> None:
+    """Create the folder, write beside the target and move over it: all or nothing."""
+    temporary = _beside(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write_through(temporary, text)
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(target.parent)
+
+
+def _beside(target: Path) -> Path:
+    """A name for the temporary file of one writer."""
+    return target.with_name(f".{target.stem}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+
+
+def _keep_elsewhere(target: Path, text: str) -> str:
+    """Save a record that its folder refused; says where it is and how it gets back."""
+    try:
+        kept = unsaved_folder() / target.name
+        kept.parent.mkdir(mode=0o700, exist_ok=True)
+        _write_whole(kept, text)
+    except OSError as error:
+        return f"this one is lost, the temporary folder could not take it either: {_cause(error)}"
+    folder = shlex.quote(str(target.parent))
+    command = f"mkdir -p {folder} && cp {shlex.quote(str(kept))} {folder}"
+    return f"this one is kept, and `{command}` puts it where it belongs"
+
+
+def unsaved_folder() -> Path:
+    """Where records are kept that their own folder refused; OSError where nothing can be kept."""
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return Path(tempfile.gettempdir()) / f"efficient-attn-unsaved-{user}"
 
 
 def _write_through(path: Path, text: str) -> None:

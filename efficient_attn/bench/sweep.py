@@ -1,83 +1,73 @@
-"""The sweep: a Hydra multirun of cells, planned first, resumed by what the store already holds."""
+"""The sweep: the cells of a plan, measured through Hydra's launchers, here or elsewhere."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
-import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import hydra
-from hydra import compose, initialize_config_module
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra import version
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException
+from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from efficient_attn.bench.cell import Cell, Contestant
-from efficient_attn.bench.config import cell_from_config
-from efficient_attn.bench.progress import SweepProgress
-from efficient_attn.bench.record import Record
+from efficient_attn.bench.cores import claim_cell, claim_cores
+from efficient_attn.bench.cost_cell import CostCell
+from efficient_attn.bench.launchers import JobLost, Launcher
+from efficient_attn.bench.plan import CONFIG_MODULE, CONFIG_NAME, Plan, SweepError, make_plan
+from efficient_attn.bench.progress import Mute, SweepProgress, watching
+from efficient_attn.bench.record import Record, digest
 from efficient_attn.bench.store import Store
 
-CONFIG_MODULE = "efficient_attn.conf"
-CONFIG_NAME = "sweep"
+__all__ = ["Plan", "SweepError", "launch", "make_plan", "measure_cell", "missing_contestants"]
 
-
-class SweepError(ValueError):
-    """The request cannot be run as it stands; the message says what to change."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """overrides: for Hydra, one multirun. cells: what they compose to, without repetition."""
-
-    overrides: list[str]
-    cells: list[Cell]
-    results: Path
-
-    @property
-    def keys(self) -> list[str]:
-        return [cell.key(contestant) for cell in self.cells for contestant in cell.contestants]
-
-    @property
-    def store(self) -> Store:
-        return Store(self.results)
-
-    def missing(self) -> int:
-        return sum(not self.store.has(key) for key in self.keys)
-
-
-def make_plan(arguments: Sequence[str]) -> Plan:
-    """Compose every job of the multirun and check it, without measuring anything.
-
-    arguments: Hydra overrides. A value given there replaces the sweep of the same key in an
-    experiment. Raises `SweepError`.
-    """
-    try:
-        with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
-            overrides = _with_experiment_sweeps(arguments)
-            parsed = OverridesParser.create().parse_overrides(overrides)
-            jobs = BasicSweeper.split_arguments(parsed, max_batch_size=None)[0]
-            configs = [_compose(job) for job in jobs]
-        cells = [cell_from_config(config) for config in configs]
-    except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
-        raise SweepError(str(error)) from error
-    distinct = {tuple(cell.key(one) for one in cell.contestants): cell for cell in cells}
-    return Plan(overrides, list(distinct.values()), Path(configs[0].results))
+_THREAD_SETTINGS = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
 
 
 def measure_cell(cell: Cell, store: Store, progress: SweepProgress) -> None:
-    """Measure the contestants of a cell whose records are missing, and store each at once."""
+    """Measure the contestants of a cell whose records are missing, and store each at once.
+
+    Waits until nothing else is timed on the cores it needs; another sweep may have measured the
+    cell by then. Raises OSError when a record cannot be stored.
+    """
     missing = missing_contestants(cell, store)
     if not missing:
         return
+
+    def wait() -> None:
+        progress.waiting(cell.label, "waiting for another measurement on these cores")
+
+    name = digest([str(store.folder.absolute()), *(cell.key(one) for one in cell.contestants)])
+    threads = cell.workload.threads if isinstance(cell, CostCell) else None
+    with (
+        claim_cell(name, wait),
+        claim_cores(threads, exclusive=cell.measure == "cost", device=cell.device, waiting=wait),
+    ):
+        missing = missing_contestants(cell, store)
+        if missing:
+            _measure(cell, missing, store, progress)
+
+
+def _measure(
+    cell: Cell, missing: Sequence[Contestant], store: Store, progress: SweepProgress
+) -> None:
     start = time.monotonic()
     records: list[Record] = []
 
@@ -95,68 +85,112 @@ def missing_contestants(cell: Cell, store: Store) -> list[Contestant]:
     return [one for one in cell.contestants if not store.has(cell.key(one))]
 
 
-def launch(plan: Plan, progress: SweepProgress) -> None:
-    """Hand the plan to Hydra, whose launcher may run jobs here or elsewhere.
+@dataclass
+class _Job:
+    """Hydra's task: measures the cell of the number `config.cell`, in whatever process.
 
-    Raises OSError when a record cannot be stored.
+    Returns the error that ended it, None when all is stored. environment: thread settings of the
+    process that planned; launchers change them in theirs, and so what is measured. path: where it
+    found modules.
     """
-    plan.store.records_folder.mkdir(parents=True, exist_ok=True)
 
-    def job(config: DictConfig) -> None:
-        measure_cell(cell_from_config(config), Store(config.results), progress)
+    cells: Sequence[Cell]
+    store: Store
+    progress: SweepProgress
+    environment: dict[str, str | None]
+    path: list[str]
+    stopped: bool = False
 
-    decorated = hydra.main(
-        config_path=f"pkg://{CONFIG_MODULE}", config_name=CONFIG_NAME, version_base="1.3"
-    )(job)
-    own_arguments = sys.argv
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through, rather than exit inside Hydra
-    sys.argv = [own_arguments[0], "--multirun", *plan.overrides, "hydra.sweeper.params=null"]
+    def __call__(self, config: DictConfig) -> Exception | None:
+        if self.stopped:
+            return None
+        self._settle()
+        try:
+            measure_cell(self.cells[config.cell], self.store, self.progress)
+        except OSError as error:
+            self.stopped = True  # nothing more can be stored
+            return error
+        except Exception as error:
+            return JobLost(f"{self.cells[config.cell].label}: {type(error).__name__}: {error}")
+        return None
+
+    def _settle(self) -> None:
+        for name, value in self.environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if multiprocessing.get_start_method(allow_none=True) == "loky":  # unknown to a child
+            multiprocessing.set_start_method(None, force=True)
+        sys.path.extend(place for place in self.path if place not in sys.path)
+
+
+def launch(plan: Plan, progress: SweepProgress) -> list[str]:
+    """Hand the incomplete cells to Hydra, whose launcher may run them here or elsewhere.
+
+    Returns what became of jobs that did not end well, a sentence each: what they did not measure
+    has no record. Raises OSError when records cannot be stored, `SweepError` when the launcher
+    does not start.
+    """
+    store = plan.store
+    store.require_writable()
+    incomplete = [
+        number for number, cell in enumerate(plan.cells) if missing_contestants(cell, store)
+    ]
+    if not incomplete:
+        return []
+    answers: list[Any] = []
+    with _hydra() as hydra:
+        launcher = Launcher.of(
+            hydra.compose_config(
+                CONFIG_NAME, plan.job, run_mode=RunMode.MULTIRUN, with_log_configuration=False
+            )
+        )
+        job = _Job(
+            plan.cells,
+            store,
+            Mute() if launcher.elsewhere else progress,
+            {name: os.environ.get(name) for name in _THREAD_SETTINGS},
+            list(sys.path),
+        )
+        overrides = [
+            *plan.job,
+            f"results={_quoted(store.folder)}",
+            "hydra.sweeper.params=null",
+            f"+cell={','.join(map(str, incomplete))}",
+            *launcher.overrides,
+        ]
+        watch = watching(plan.cells, store, progress) if launcher.elsewhere else nullcontext()
+        with launcher.attended(), watch:
+            try:
+                batches = hydra.multirun(CONFIG_NAME, job, overrides)
+                answers += [job.return_value for batch in batches for job in batch]
+            except (HydraException, OmegaConfBaseException) as error:
+                raise SweepError(str(error)) from error
+            except OSError:
+                raise
+            except Exception as error:  # the launcher's own, of which each has others
+                answers.append(JobLost(f"{type(error).__name__}: {_first_line(error)}"))
+    for answer in answers:
+        if isinstance(answer, OSError):
+            raise answer
+    return [str(answer) for answer in answers if answer is not None]
+
+
+@contextmanager
+def _hydra() -> Iterator[Hydra]:
+    version.setbase("1.3")
+    search_path = create_config_search_path(f"pkg://{CONFIG_MODULE}")
     try:
-        decorated()
+        yield Hydra.create_main_hydra2("efficient-attn", search_path)
     finally:
-        sys.argv = own_arguments
+        GlobalHydra.instance().clear()
 
 
-def _with_experiment_sweeps(arguments: Sequence[str]) -> list[str]:
-    """The arguments, and before them what the experiment sweeps unless they say otherwise."""
-    parsed = OverridesParser.create().parse_overrides(list(arguments))
-    fixed = [item.input_line or "" for item in parsed if not item.is_sweep_override()]
-    config = _compose(fixed, return_hydra_config=True)
-    swept = config.hydra.sweeper.params or {}
-    given = {item.key_or_group for item in parsed}
-    return [*(f"{key}={value}" for key, value in swept.items() if key not in given), *arguments]
+def _quoted(folder: Path) -> str:
+    """A path as Hydra's overrides take it, with blanks, commas and quotes."""
+    return "'" + str(folder).replace("'", "\\'") + "'"
 
 
-def _compose(overrides: Sequence[str], **flags: Any) -> DictConfig:
-    try:
-        return compose(CONFIG_NAME, list(overrides), **flags)
-    except HydraException as error:
-        raise SweepError(_explain(error, list(overrides))) from error
-
-
-def _explain(error: HydraException, overrides: list[str]) -> str:
-    """Hydra's message; for an unknown key, what stands at that place instead."""
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
-        group, _, choice = error.missing_cfg_file.rpartition("/")
-        available = GlobalHydra.instance().config_loader().get_group_options(group)
-        if available:
-            return f"there is no {group}={choice}; available: {', '.join(available)}"
-    found = re.search(r"Could not override '([^']+)'", str(error))
-    if not found:
-        return str(error)
-    *parents, unknown = found.group(1).split(".")
-    rest = [item for item in overrides if not item.startswith(f"{found.group(1)}=")]
-    try:
-        place: Any = compose(CONFIG_NAME, rest)
-    except HydraException:
-        return str(error)
-    path: list[str] = []
-    for part in parents:
-        if not isinstance(place, DictConfig) or part not in place:
-            unknown = part
-            break
-        place = place[part]
-        path.append(part)
-    allowed = ", ".join(sorted(map(str, place))) if isinstance(place, DictConfig) else "nothing"
-    where = ".".join(path) or "the configuration"
-    return f"unknown option {unknown!r} in {where} ({found.group(1)}); allowed there: {allowed}"
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or "no message").splitlines()[0]

@@ -9,32 +9,30 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
-import resource
+import pickle
 import signal
-import tempfile
+import socket
 import threading
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
+from efficient_attn.bench.channel import BadMessage, Channel
 from efficient_attn.bench.environment import available_memory
+from efficient_attn.bench.processes import kill, out_of_memory_kills, writers
 from efficient_attn.bench.record import Status
+from efficient_attn.bench.serve import Job, shows_lack_of_memory
+from efficient_attn.bench.supervisor import supervise
 
 Report = Callable[..., None]
 Factory = Callable[..., Any]
 
-_OUT_OF_MEMORY_SIGNS = (
-    "DefaultCPUAllocator: can't allocate memory",
-    "not enough memory: you tried to allocate",
-    "out of memory",
-    "Cannot allocate memory",
-)
 _KEPT_OUTPUT = 4000
 _SHARE_OF_FREE_MEMORY = 0.8
+_LAST_BREATH_S = 5.0  # from the end of a connection to the end of its process
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,15 @@ def worker_context(preload: list[str]) -> ForkServerContext:
 
 
 class Worker:
-    """A process that holds ``factory(*arguments)`` and answers calls of its methods."""
+    """A process that holds ``factory(*arguments)`` and answers calls of its methods.
+
+    It runs on the cores that this thread may use. A supervisor of its own ends it, and all that it
+    started, when it is closed and when this process dies.
+
+    pid: of the contestant's process; None until it has answered for the first time.
+    """
+
+    pid: int | None = None
 
     def __init__(
         self,
@@ -87,136 +93,148 @@ class Worker:
         limits: Limits,
     ) -> None:
         self._limits = limits
-        self._output = tempfile.NamedTemporaryFile(prefix="contestant-", suffix=".log")  # noqa: SIM115
-        self._connection, theirs = context.Pipe()
+        self._failure: WorkerFailure | None = None
+        self._killed_before = out_of_memory_kills()
+        self._output = _Output(context)
+        ours, theirs = socket.socketpair()
+        self._channel = Channel(ours)
+        stop, self._stop = context.Pipe(duplex=False)
+        cores = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+        job = Job(pickle.dumps((factory, arguments)), limits.memory_bytes, cores)
         self._process = context.Process(
-            target=_serve,
-            args=(theirs, factory, arguments, limits.memory_bytes, self._output.name),
-            daemon=True,
+            target=supervise, args=(stop, theirs, self._output.writer, job), daemon=True
         )
-        self._process.start()
-        theirs.close()
+        try:
+            _start(self._process)
+        except (OSError, EOFError) as error:
+            self._failure = WorkerFailure("crashed", f"no process could be started: {error!r}")
+        finally:
+            for end in (stop, theirs, self._output.writer):
+                end.close()
 
     def ask(self, method: str, *arguments: Any, report: Report | None = None) -> Any:
         """Result of ``subject.method(*arguments)``; raises `WorkerFailure` if there is none.
 
+        Arguments and result are plain data, as in JSON; a result that is not is a failure.
         A method that takes a ``report`` callable may send progress, handed to `report` here;
-        progress does not put off the timeout.
+        progress does not put off the timeout. After a failure the worker is closed, and every
+        further question fails alike.
         """
-        deadline = time.monotonic() + self._limits.timeout_s
-        try:
-            self._connection.send((method, arguments, report is not None))
-            while True:
-                if not self._connection.poll(max(0.0, deadline - time.monotonic())):
-                    self.close()
-                    raise WorkerFailure(
-                        "timeout", f"no answer to {method} within {self._limits.timeout_s:g} s"
-                    )
-                kind, *content = self._connection.recv()
-                if kind == "progress":
-                    if report is not None:
-                        report(*content)
-                elif kind == "result":
-                    return content[0]
-                else:
-                    self.close()
-                    raise WorkerFailure(*content)
-        except (EOFError, OSError):
-            self._process.join(timeout=10)
-            raise WorkerFailure("crashed", self._cause_of_death()) from None
+        if self._failure is None:
+            try:
+                return self._answer(method, arguments, report)
+            except WorkerFailure as failure:
+                self._failure = failure
+        self.close()
+        raise self._failure
 
     def close(self) -> None:
         """End the process and whatever it has started."""
-        self._connection.close()
-        pid = self._process.pid
-        if pid is not None and self._process.is_alive():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+        self._stop.close()
+        self._channel.close()
+        if self._process.pid is not None:
+            self._process.join(timeout=15)
             self._process.kill()
-        self._process.join(timeout=10)
         self._output.close()
 
-    def _cause_of_death(self) -> str:
+    def _answer(self, method: str, arguments: tuple[Any, ...], report: Report | None) -> Any:
+        deadline = time.monotonic() + self._limits.timeout_s
+        try:
+            self._channel.send((method, arguments, report is not None), deadline)
+            while True:
+                kind, content = _understood(self._channel.receive(deadline))
+                if kind == "failure":
+                    raise WorkerFailure(*content)
+                if kind == "result":
+                    return content[0]
+                if kind == "started":
+                    self.pid = content[0]
+                elif report is not None:
+                    report(*content)
+        except TimeoutError:
+            text = f"no answer to {method} within {self._limits.timeout_s:g} s"
+            raise WorkerFailure("timeout", self._with_last_output(text)) from None
+        except BadMessage as error:
+            raise WorkerFailure("crashed", self._with_last_output(str(error))) from None
+        except (EOFError, OSError):
+            raise self._death() from None
+
+    def _death(self) -> WorkerFailure:
+        """What a connection that is closed means."""
+        self._process.join(timeout=_LAST_BREATH_S)
         code = self._process.exitcode
-        if code is not None and code < 0:
-            cause = f"killed by {signal.Signals(-code).name}"
-            if -code == signal.SIGKILL:
-                cause += " (the system's out-of-memory killer, or a person)"
-        else:
-            cause = f"exited with code {code}"
-        said = _tail(self._output.name)
-        return f"{cause}; last output: {said}" if said else cause
+        if code is None:
+            self._stop.close()
+            text = "closed its connection without an answer"
+            return WorkerFailure("crashed", self._with_last_output(text))
+        status: Status = "oom" if shows_lack_of_memory(self._output.text()) else "crashed"
+        cause = f"exited with code {code}" if code >= 0 else f"killed by {_signal_name(-code)}"
+        if -code == signal.SIGKILL:
+            if self._killed_before != out_of_memory_kills():
+                status = "oom"
+                cause += " while the system's out-of-memory killer was at work"
+            else:
+                cause += " (by a person, another program or a memory limit of the system)"
+        return WorkerFailure(status, self._with_last_output(cause))
+
+    def _with_last_output(self, text: str) -> str:
+        said = self._output.text()
+        return f"{text}; last output: {said}" if said else text
 
 
-def _serve(
-    connection: Connection,
-    factory: Factory,
-    arguments: tuple[Any, ...],
-    memory_bytes: int | None,
-    output: str,
-) -> None:
-    """Main loop of the worker process."""
-    _detach(output)
-    if memory_bytes is not None:
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    subject = None
+class _Output:
+    """What a worker and its children print: the last of it is kept, the rest only counted."""
 
-    def report(*content: Any) -> None:
-        connection.send(("progress", *content))
+    def __init__(self, context: ForkServerContext) -> None:
+        self._reader, self.writer = context.Pipe(duplex=False)
+        self._kept = b""
+        self._length = 0
+        self._thread = threading.Thread(target=self._drain, daemon=True)
+        self._thread.start()
 
-    while True:
-        try:
-            method, call_arguments, wants_report = connection.recv()
-        except EOFError:
-            return
-        try:
-            if subject is None:
-                subject = factory(*arguments)
-            extra = {"report": report} if wants_report else {}
-            answer: tuple[Any, ...] = ("result", getattr(subject, method)(*call_arguments, **extra))
-        except Exception as error:
-            answer = ("failure", *_classify(error))
-        connection.send(answer)
+    def text(self) -> str:
+        """The last 4000 bytes, and how many went before."""
+        self._thread.join(timeout=0.1)  # the last words of one who has just died are on their way
+        dropped = self._length - len(self._kept)
+        said = self._kept.decode(errors="replace").strip()
+        return f"[{dropped:,} bytes before] {said}" if dropped else said
 
+    def close(self) -> None:
+        """To be called after the worker's end. Who still holds the pipe escaped its supervisor."""
+        self._thread.join(timeout=1)
+        if self._thread.is_alive():
+            for pid in writers(self._reader.fileno()):
+                kill(pid)
+            self._thread.join(timeout=1)
+        if not self._thread.is_alive():
+            self._reader.close()
 
-def _detach(output: str) -> None:
-    """Own process group, output into a file, and an end with the parent."""
-    os.setsid()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    descriptor = os.open(output, os.O_WRONLY | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(descriptor, stream)
-    os.close(descriptor)
+    def _drain(self) -> None:
+        with contextlib.suppress(OSError):
+            while piece := os.read(self._reader.fileno(), 2**16):
+                self._length += len(piece)
+                self._kept = (self._kept + piece)[-_KEPT_OUTPUT:]
 
 
-def _end_with_parent() -> None:
-    """Wait, at no cost, until the parent is gone, however it went; then end this whole group."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.killpg(0, signal.SIGKILL)
+def _start(process: BaseProcess) -> None:
+    """Start it, twice if need be: the server that it is forked from may have died just now."""
+    try:
+        process.start()
+    except (OSError, EOFError):
+        time.sleep(0.5)
+        process.start()
 
 
-def _classify(error: BaseException) -> tuple[Status, str]:
-    """Status and reason of an exception, by what it says rather than where it came from."""
-    from efficient_attn.attention import UnsupportedAttention
-    from efficient_attn.bench.training import Diverged
-
-    text = f"{type(error).__name__}: {error}".strip()
-    if isinstance(error, UnsupportedAttention):
-        return "unsupported", str(error)
-    if isinstance(error, Diverged):
-        return "diverged", str(error)
-    ran_out = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    if ran_out or any(sign in text for sign in _OUT_OF_MEMORY_SIGNS):
-        return "oom", text.splitlines()[0]
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return "crashed", f"{text} ({os.path.basename(where.filename)}:{where.lineno})"
+def _understood(message: Any) -> tuple[str, list[Any]]:
+    """Kind and content of an answer; `BadMessage` when it is none."""
+    kinds = ("started", "progress", "result", "failure")
+    if isinstance(message, list) and message and message[0] in kinds:
+        return message[0], message[1:]
+    raise BadMessage("it sent something that is no answer")
 
 
-def _tail(path: str) -> str:
-    with contextlib.suppress(OSError), open(path, "rb") as log:
-        log.seek(0, os.SEEK_END)
-        log.seek(max(0, log.tell() - _KEPT_OUTPUT))
-        return log.read().decode(errors="replace").strip()
-    return ""
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

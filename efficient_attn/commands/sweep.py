@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+import time
 from collections.abc import Sequence
 
 from rich.console import Console
 
 from efficient_attn.analysis.report_text import print_closing, print_slopes
+from efficient_attn.bench.estimate import Estimate, estimate
+from efficient_attn.bench.plan import Redo
 from efficient_attn.bench.progress import SweepProgress
+from efficient_attn.bench.record import Record
+from efficient_attn.bench.store import Store
 from efficient_attn.bench.sweep import Plan, SweepError, launch, make_plan, missing_contestants
+from efficient_attn.commands.sweep_words import EXAMPLE, add_words
 
 ALL_DONE, SOME_FAILED, WRONG_REQUEST, INTERRUPTED = 0, 1, 2, 130
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Hydra overrides, and ``--dry-run``; returns the exit code."""
+    """Hydra overrides and flags, in any order; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="efficient-attn sweep",
+        epilog=f"example:\n  {EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_words(parser)
+    words = parser.parse_intermixed_args(list(arguments))
+    if words.json and not words.dry_run:
+        parser.error("--json goes with --dry-run")
     console = Console()
     try:
-        plan = make_plan([argument for argument in arguments if argument != "--dry-run"])
-        return _list_cells(plan, console) if "--dry-run" in arguments else run(plan, console)
+        redo: Redo | None = "all" if words.force else "failed" if words.only == "failed" else None
+        plan = make_plan(words.overrides, redo)
+        if words.dry_run:
+            return _list_cells(plan, words.earlier, console, as_json=words.json)
+        return run(plan, console)
     except (SweepError, OSError) as error:
         Console(stderr=True).print(f"efficient-attn sweep: {error}", markup=False, soft_wrap=True)
         return WRONG_REQUEST
@@ -29,44 +50,96 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(plan: Plan, console: Console) -> int:
     """Measure what the store lacks, then tell what the results say."""
-    asked, missing = len(plan.keys), plan.missing()
+    start = time.monotonic()
+    store = plan.store
+    missing = [key for key in plan.keys if not store.has(key)]
+    asked = len(plan.keys)
     _say(
         console,
-        f"{asked} measurements asked, {asked - missing} already in {plan.results}, {missing} to do",
+        f"{asked} measurements asked, {asked - len(missing)} already in {plan.results}, "
+        f"{len(missing)} to do",
     )
+    lost: list[str] = []
     if missing:
-        with SweepProgress(missing, console) as progress:
-            launch(plan, progress)
+        with SweepProgress(len(missing), console) as progress:
+            lost = launch(plan, progress)
     else:
         _say(console, "Nothing to measure: every record is there.")
-    return _conclude(plan, console)
+    code = _conclude(plan, lost, console)
+    if missing:
+        fresh = [record for key in missing if store.has(key) and (record := store.get(key))]
+        _say(console, _time_spent(fresh, time.monotonic() - start))
+    _say(console, f"Next: efficient-attn plot {plan.results}")
+    return code
 
 
-def _conclude(plan: Plan, console: Console) -> int:
-    """Closing tables with every failure, where to look next; returns the exit code."""
-    records = [record for key in plan.keys if (record := plan.store.get(key)) is not None]
+def _conclude(plan: Plan, problems: Sequence[str], console: Console) -> int:
+    """Closing tables with every failure, and what has no record; returns the exit code."""
+    store = plan.store
+    records = [record for key in plan.keys if store.has(key) and (record := store.get(key))]
     print_closing(records)
     if any(record.measure == "cost" for record in records):
         print_slopes(records)
     failed = [record for record in records if record.status not in ("ok", "unsupported")]
     lost = len(plan.keys) - len(records)
+    for problem in problems:
+        _say(console, f"Lost: {problem}")
     _say(
         console,
         f"{len(records) - len(failed)} of {len(plan.keys)} measurements done"
         + (f", {len(failed)} failed" if failed else "")
         + (f", {lost} without a record (run the same command again)" if lost else "")
-        + f". Records: {plan.store.records_folder}",
+        + f". Records: {plan.results / 'records'}",
     )
-    _say(console, f"Next: efficient-attn plot {plan.results}")
     return SOME_FAILED if failed or lost else ALL_DONE
 
 
-def _list_cells(plan: Plan, console: Console) -> int:
+def _time_spent(records: Sequence[Record], wall: float) -> str:
+    """Wall time, and what of the cells' own time was neither warm-up nor timed."""
+    cells = {record.cell: record.environment.get("cell_seconds") for record in records}
+    known = [seconds for seconds in cells.values() if seconds]
+    text = f"Took {wall:.0f} s"
+    total = sum(seconds["total"] for seconds in known)
+    if not total:
+        return text + "."
+    useful = sum(seconds["warm_up"] + seconds["timed"] for seconds in known)
+    return f"{text}; harness {1 - useful / total:.0%} of {total:.0f} s in timed cells."
+
+
+def _list_cells(plan: Plan, earlier: str | None, console: Console, *, as_json: bool) -> int:
+    """What would be measured, and how long that may take; nothing is measured."""
+    store = plan.store
+    records = [*store.read(), *(Store(earlier).read() if earlier else ())]
+    rows: list[tuple[str, list[str], Estimate]] = []
     for cell in plan.cells:
-        names = [one.name for one in missing_contestants(cell, plan.store)]
-        _say(console, f"{cell.label}: {', '.join(names) or 'complete'}")
+        missing = missing_contestants(cell, store)
+        names = [one.name for one in missing]
+        rows.append((cell.label, names, estimate(cell, missing, records)))
+    seconds = sum(row.seconds or 0.0 for _, _, row in rows)
+    unknown = sum(row.seconds is None for _, _, row in rows)
+    if as_json:
+        listed = [
+            {"cell": label, "contestants": names, "seconds": row.seconds, "source": row.source}
+            for label, names, row in rows
+        ]
+        total = {"seconds": seconds, "cells_unknown": unknown}
+        counts = {"asked": len(plan.keys), "missing": plan.missing()}
+        print(json.dumps({"cells": listed, "estimate": total, "measurements": counts}, indent=1))
+        return ALL_DONE
+    for label, names, row in rows:
+        time_text = f"  (estimate {_duration(row.seconds)}, from {row.source})" if names else ""
+        _say(console, f"{label}: {', '.join(names) or 'complete'}{time_text}")
     _say(console, f"{plan.missing()} of {len(plan.keys)} measurements to do")
+    if plan.missing():
+        rest = f", and {unknown} cells of unknown duration" if unknown else ""
+        _say(console, f"Estimate, one cell after the other: {_duration(seconds)}{rest}")
     return ALL_DONE
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _say(console: Console, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -149,3 +150,20 @@ def test_names_are_not_read_as_markup() -> None:
 )
 def test_numbers_keep_three_digits(value: float, text: str) -> None:
     assert number(value) == text
+
+
+def test_the_share_of_the_machines_limit_stands_beside_what_bounds_it() -> None:
+    record = cost("full", 1024, samples=[10.0] * 8)
+    result = {**record.result, "flops": 10**9, "traffic_bytes": 10**6}
+    peak = {"flops_per_s": 2e11, "bytes_per_s": 1e10}  # 5 ms of arithmetic, 0.1 ms of memory
+    known = replace(record, result=result, environment={**record.environment, "machine_peak": peak})
+    assert "50% c" in closing([known])
+    assert "machine's limit" not in closing([record])
+
+
+def test_the_state_of_decoding_is_told() -> None:
+    record = cost("full", 1024, pattern="causal_self", pass_="decode")
+    known = replace(record, result={**record.result, "state_bytes": 3 * 2**20})
+    said = closing([known])
+    assert "decoding, per token state, MiB" in said
+    assert row(said.split("state, MiB")[1], "full")[1] == number(3.0)

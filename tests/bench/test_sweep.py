@@ -22,7 +22,7 @@ QUICK = [
     "measure.max_rounds=6",
     "measure.warm_up_s=0.0",
     "measure.sample_ms=0.01",
-    "measure.pause_ms=0.0",
+    "measure.rest_ms=0.0",
     "measure.target=0.9",
 ]
 

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from efficient_attn.attention.arithmetic import attention_flops, causal_pairs
 from efficient_attn.attention.errors import require_choice
 from efficient_attn.attention.masks import (
     AttentionMask,
@@ -96,6 +97,77 @@ class Full(AttentionVariant):
         # The only query is the last and sees every key; several need the causal mask.
         mask = AttentionMask(causal=q.shape[-2] > 1, slopes=slopes)
         return self(q, state.k, state.v, mask), state
+
+    def flops(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        *,
+        causal: bool,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> int:
+        """Written out, every pair counts; fused, chunks with a mask or what the kernel sees."""
+        if self._naive or not causal:
+            pairs = queries * keys
+        else:
+            pairs = _causal_pairs(min(queries, keys), keys, padded)
+        pairs *= batch * self.heads
+        return attention_flops(pairs, self.head_dim, backward=backward, written_out=self._naive)
+
+    def step_flops(self, batch: int, context: int, tokens: int) -> int:
+        return self.flops(batch, tokens, context + tokens, causal=tokens > 1)
+
+    def traffic(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        *,
+        causal: bool,
+        itemsize: int,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> int:
+        """Written out, scores and probabilities are written and read back, in fp32 at least; with
+        `backward` their gradients too, and the probabilities read once more."""
+        total = super().traffic(
+            batch,
+            queries,
+            keys,
+            causal=causal,
+            itemsize=itemsize,
+            backward=backward,
+            padded=padded,
+        )
+        if self._naive:
+            matrix = batch * self.heads * queries * keys * max(itemsize, 4)
+            total += (9 if backward else 4) * matrix
+        return total
+
+    def step_traffic(self, batch: int, context: int, tokens: int, itemsize: int) -> int:
+        """The cache is read whole and grows by the new tokens."""
+        cache = self.cache_traffic(batch, context, tokens, context + tokens, itemsize)
+        scores = 0
+        if self._naive:
+            scores = 4 * batch * self.heads * tokens * (context + tokens) * max(itemsize, 4)
+        return super().step_traffic(batch, context, tokens, itemsize) + cache + scores
+
+    @property
+    def _naive(self) -> bool:
+        return self.options.implementation == "naive"
+
+
+def _causal_pairs(N: int, M: int, padded: bool) -> int:
+    """Pairs that `_by_position` computes for N <= M queries."""
+    if N == M and not padded:
+        return causal_pairs(N)
+    pairs = 0
+    for start in range(0, N, QUERIES_PER_CHUNK):
+        n = min(QUERIES_PER_CHUNK, N - start)
+        pairs += n * (start + n + M - N)
+    return pairs
 
 
 def _by_position(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float) -> Tensor:

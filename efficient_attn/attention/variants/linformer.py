@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from efficient_attn.attention.arithmetic import attention_flops, product_flops
 from efficient_attn.attention.errors import OptionError, require_choice, require_int
 from efficient_attn.attention.masks import AttentionMask, dense_weights
 from efficient_attn.attention.registry import Capabilities, register_variant
@@ -138,6 +139,48 @@ class Linformer(AttentionVariant):
         if mask.key_padding is not None:
             weights = weights.masked_fill(~mask.key_padding[:, None, None, :], 0.0)
         return weights
+
+    def flops(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        *,
+        causal: bool,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> int:
+        """Keys and values projected to k rows, and attention to those."""
+        heads, D, K = batch * self.heads, self.head_dim, self.options.k
+        projection = product_flops(heads, K, keys, D) * (3 if backward else 1)
+        return 2 * projection + attention_flops(heads * queries * K, D, backward=backward)
+
+    def traffic(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        *,
+        causal: bool,
+        itemsize: int,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> int:
+        """The projected keys and values are written and read back; of E and F, the columns that
+        the keys need are read."""
+        total = super().traffic(
+            batch,
+            queries,
+            keys,
+            causal=causal,
+            itemsize=itemsize,
+            backward=backward,
+            padded=padded,
+        )
+        projected = 2 * batch * self.heads * self.options.k * self.head_dim
+        parameters = sum(matrix.numel() for matrix in dict.fromkeys([self.E, self.F]))
+        unread = parameters // self.options.max_len * (self.options.max_len - keys)
+        return total + (2 * projected - unread) * itemsize * (1 + backward)
 
 
 def _project(matrix: Tensor, x: Tensor, mask: AttentionMask, max_len: int) -> Tensor:

@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
+from efficient_attn.attention.arithmetic import attention_flops
 from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import as_pair, require_int
 from efficient_attn.attention.masks import (
@@ -154,6 +155,44 @@ class LocalWindow(AttentionVariant):
         bias = None if slopes is None else distance_bias(slopes, i, j)
         out = masked_attention(q, state.k, state.v, near & (j <= i[:, None]), bias)
         return out, state.last(left, first=first)
+
+    def flops(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        *,
+        causal: bool,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> int:
+        """Blocks against their whole spans and the global keys, and the global queries apart."""
+        N = queries
+        left, right = (min(side, N - 1) for side in self.options.sides)
+        right = 0 if causal else right
+        G = min(self.options.global_tokens, N)
+        C = QUERIES_PER_BLOCK
+        if N <= C + left + right:
+            pairs = N * N
+        else:
+            pairs = block_count(N, C) * C * (G + C + left + right) + G * N
+        return attention_flops(batch * self.heads * pairs, self.head_dim, backward=backward)
+
+    def step_flops(self, batch: int, context: int, tokens: int) -> int:
+        pairs = 0
+        for start in range(0, tokens, QUERIES_PER_BLOCK):
+            n = min(QUERIES_PER_BLOCK, tokens - start)
+            pairs += n * (self._cached(context + start) + n)
+        return attention_flops(batch * self.heads * pairs, self.head_dim)
+
+    def step_traffic(self, batch: int, context: int, tokens: int, itemsize: int) -> int:
+        read, kept = self._cached(context), self._cached(context + tokens)
+        cache = self.cache_traffic(batch, read, tokens, kept, itemsize)
+        return super().step_traffic(batch, context, tokens, itemsize) + cache
+
+    def _cached(self, context: int) -> int:
+        """Entries of the cache after `context` tokens."""
+        return min(context, self.options.global_tokens + self.options.sides[0])
 
 
 class _Band(NamedTuple):

@@ -33,6 +33,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from efficient_attn.attention.arithmetic import product_flops
 from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import require_int
 from efficient_attn.attention.masks import AttentionMask
@@ -173,6 +174,86 @@ class Performer(AttentionVariant):
                 sums, state = _chunk(log_q, log_k, F.pad(v_piece, (0, 1), value=1.0), state)
                 outputs.append(_divide(sums))
         return torch.cat(outputs, -2).to(v.dtype), state
+
+    def flops(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        *,
+        causal: bool,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> int:
+        """The features of queries and keys, and the sums over keys that queries meet.
+
+        The features W are constants, so that a product with them has one gradient only.
+        """
+        N, D, R, W = queries, self.head_dim, self.options.num_features, self.head_dim + 1
+        if causal:
+            products = self._causal_products(min(queries, keys), keys, backward)
+        else:
+            features, sums = (N + keys) * D * R, (N + keys) * R * W
+            products = 2 * features + 3 * sums if backward else features + sums
+        return product_flops(batch * self.heads, products)
+
+    def _causal_products(self, N: int, M: int, backward: bool) -> int:
+        """Multiply-adds of `_causal` in one head, for N <= M queries."""
+        D, R, W = self.head_dim, self.options.num_features, self.head_dim + 1
+        total = 0
+        for start, stop in _chunks(N, M):
+            C = stop - start
+            n = C if start >= M - N else 0
+            features, inside = (n + C) * D * R, n * C * (R + W)
+            before, own = n * R * W, C * R * W
+            total += features + inside + before + own
+            if backward:  # no gradient for the empty first sums, nor by the unread last ones
+                total += features + 2 * inside
+                total += before * (2 if start > 0 else 1) + own * (2 if stop < M else 0)
+        return total
+
+    def step_flops(self, batch: int, context: int, tokens: int) -> int:
+        D, R, W = self.head_dim, self.options.num_features, self.head_dim + 1
+        products = 0
+        for start in range(0, tokens, CHUNK):
+            n = min(CHUNK, tokens - start)
+            products += 2 * n * D * R + n * n * (R + W) + 2 * n * R * W
+        return product_flops(batch * self.heads, products)
+
+    def traffic(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        *,
+        causal: bool,
+        itemsize: int,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> int:
+        """W is read. Without gradients φ(q) and φ(k) stay in the cache, chunk by chunk; with them
+        they are kept, in fp32 at least: written once and read back."""
+        total = super().traffic(
+            batch,
+            queries,
+            keys,
+            causal=causal,
+            itemsize=itemsize,
+            backward=backward,
+            padded=padded,
+        )
+        total += self.features.numel() * itemsize
+        if backward:
+            rows = (min(queries, keys) if causal else queries) + keys
+            features = batch * self.heads * rows * self.options.num_features
+            total += 2 * features * max(itemsize, 4)
+        return total
+
+    def step_traffic(self, batch: int, context: int, tokens: int, itemsize: int) -> int:
+        """The sums and their scales are read and written, in fp64."""
+        entries = self.options.num_features * (self.head_dim + 1) + 1
+        state = batch * self.heads * entries * 8
+        return super().step_traffic(batch, context, tokens, itemsize) + 2 * state
 
     def _redraw(self) -> None:
         interval = self.options.redraw_interval

@@ -22,6 +22,7 @@ attention has a meaning on a sequence only, and crossing to another sequence has
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor, nn
 
+from efficient_attn.attention.arithmetic import attention_flops
 from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import OptionError, as_pair, require_choice, require_int
 from efficient_attn.attention.masks import (
@@ -207,6 +209,53 @@ class ShiftedWindow(AttentionVariant):
             outputs.append(masked_attention(q[..., start:stop, :], state.k, state.v, keep, bias))
             start = stop
         return torch.cat(outputs, -2), state
+
+    def flops(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        *,
+        causal: bool,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> int:
+        """Every window whole, padding included.
+
+        In training a relative bias, which needs a gradient, has the scores written out.
+        """
+        if self.options.grid is None:
+            (window,), (shift,) = self.options.windows, self.options.shifts
+            counts = [block_count(-shift % window + queries, window)]
+        else:
+            axes = zip(self.options.grid, self.options.windows, strict=True)
+            counts = [block_count(length, window) for length, window in axes]
+        pairs = prod(counts) * prod(self.options.windows) ** 2
+        return attention_flops(
+            batch * self.heads * pairs,
+            self.head_dim,
+            backward=backward,
+            written_out=self.options.relative_bias,
+        )
+
+    def step_flops(self, batch: int, context: int, tokens: int) -> int:
+        (window,), (shift,) = self.options.windows, self.options.shifts
+        pairs, start = 0, context
+        while start < context + tokens:
+            stop = min(context + tokens, start + window - (start - shift) % window)
+            pairs += (stop - start) * (self._cached(start) + stop - start)
+            start = stop
+        return attention_flops(batch * self.heads * pairs, self.head_dim)
+
+    def step_traffic(self, batch: int, context: int, tokens: int, itemsize: int) -> int:
+        read, kept = self._cached(context), self._cached(context + tokens)
+        cache = self.cache_traffic(batch, read, tokens, kept, itemsize)
+        return super().step_traffic(batch, context, tokens, itemsize) + cache
+
+    def _cached(self, context: int) -> int:
+        """Tokens among `context` whose group goes on after them."""
+        (window,), (shift,) = self.options.windows, self.options.shifts
+        return min(context, (context - shift) % window)
 
     def _slot_bias(self, queries: Tensor, keys: Tensor, slopes: Tensor | None) -> Tensor | None:
         """Bias [1, H, n, m] between slots of one window of a sequence."""

@@ -1,0 +1,118 @@
+"""Injected truth: contestants that sleep and allocate known amounts, and what was measured.
+
+    python benchmarks/truth.py
+
+Sleeping is at least as long as asked for (the system's timers wake a sleeper some tens of
+microseconds late), and comes on top of copying the values, which every toy returns. Allocations
+are of float32 numbers that live during the call, on top of that copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from efficient_attn.bench.cell import Contestant
+from efficient_attn.bench.cost_cell import CostCell, CostSettings
+from efficient_attn.bench.record import Record
+from efficient_attn.bench.worker import Limits
+from efficient_attn.bench.workload import Workload
+
+MILLISECONDS = (0.5, 2.0, 10.0, 50.0, 250.0)
+MEBIBYTES = (1, 16, 128, 1024)
+WORKLOAD = Workload(heads=1, head_dim=4, length=64)
+COPY = 64 * 4 * 4
+"""Bytes of the values, which a toy returns a copy of."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """measured between low and high (95 %), against the truth, in one unit."""
+
+    what: str
+    unit: str
+    truth: float
+    measured: float
+    low: float
+    high: float
+
+    @property
+    def error(self) -> float:
+        return self.measured / self.truth - 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; 0 when every memory is exact and every time within 10 %."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    as_json = parser.parse_args(arguments).json
+    lines = [*_times(), *_memories()]
+    if as_json:
+        print(json.dumps([{**asdict(line), "error": line.error} for line in lines], indent=1))
+    else:
+        Console(width=110).print(_table(lines))
+    exact = all(line.measured == line.truth for line in lines if line.unit == "bytes")
+    return 0 if exact and all(abs(line.error) < 0.1 for line in lines) else 1
+
+
+def _times() -> list[Line]:
+    asked = [("contestants:Sleeper", {"milliseconds": value}) for value in MILLISECONDS]
+    return [
+        Line(
+            "sleeps",
+            "ms",
+            value,
+            record.result["median_ms"],
+            record.result["low_ms"],
+            record.result["high_ms"],
+        )
+        for value, record in zip(MILLISECONDS, _measure(asked), strict=True)
+    ]
+
+
+def _memories() -> list[Line]:
+    asked = [("contestants:Allocator", {"megabytes": value}) for value in MEBIBYTES]
+    lines = []
+    for value, record in zip(MEBIBYTES, _measure(asked), strict=True):
+        peak = record.result["peak_tensor_bytes"]
+        lines.append(Line("allocates", "bytes", value * 2**20 + COPY, peak, peak, peak))
+    return lines
+
+
+def _measure(asked: Sequence[tuple[str, dict[str, Any]]]) -> list[Record]:
+    contestants = tuple(
+        Contestant(f"{number}", variant, options) for number, (variant, options) in enumerate(asked)
+    )
+    cell = CostCell(contestants, Limits(timeout_s=60.0), WORKLOAD, CostSettings(max_rounds=20))
+    records = {one.contestant: one for one in cell.run(contestants, lambda share, what: None)}
+    for record in records.values():
+        if not record.ok:
+            raise SystemExit(f"{record.variant} {record.options}: {record.status}, {record.reason}")
+    return [records[one.name] for one in contestants]
+
+
+def _table(lines: Sequence[Line]) -> Table:
+    made = Table(title="Measured against the truth", title_justify="left", box=None, pad_edge=False)
+    for heading in ("toy", "unit"):
+        made.add_column(heading)
+    for heading in ("truth", "measured", "95 % interval", "error"):
+        made.add_column(heading, justify="right")
+    for line in lines:
+        numbers = [line.truth, line.measured]
+        shown = [f"{value:.3f}" if line.unit == "ms" else f"{value:.0f}" for value in numbers]
+        interval = f"{line.low:.3f}–{line.high:.3f}" if line.unit == "ms" else "exact"
+        made.add_row(line.what, line.unit, *shown, interval, f"{line.error:+.2%}")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,319 @@
+"""Peak bytes above the inputs of every variant's core, by hand: the tensors alive at the peak.
+
+One function per variant, in `FORMULAS`. It returns the terms of the peak by name; where two moments
+of a pass compete, `most` takes the larger. Left out are terms of a few kilobytes: rows of flags,
+index vectors, scalars.
+
+The workspace of torch's fused CPU kernel follows aten/src/ATen/native/cpu/FlashAttentionKernel.cpp:
+each thread has a block of scores, two numbers per row and a block of the output, in fp32; in half
+precision also a copy of the block of scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from efficient_attn.attention.variants import local_window, performer
+from efficient_attn.bench.passes import Call
+from efficient_attn.bench.workload import Workload
+
+BOOL, FP32, INT64 = 1, 4, 8
+BLOCK_OF_KEYS = 512
+
+Terms = dict[str, int]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """heads: A, batch times heads; N queries and keys of width D; itemsize: bytes of a number."""
+
+    heads: int
+    N: int
+    D: int
+    itemsize: int
+    threads: int
+    causal: bool
+    backward: bool
+
+    @property
+    def half(self) -> bool:
+        return self.itemsize < FP32
+
+    @property
+    def tensor(self) -> int:
+        """A tensor of the size of q."""
+        return self.heads * self.N * self.D * self.itemsize
+
+    @property
+    def fp32(self) -> int:
+        """The same in fp32."""
+        return self.heads * self.N * self.D * FP32
+
+
+def by_hand(call: Call, workload: Workload) -> Terms:
+    """Terms of the peak of this call. LookupError for a variant without a formula."""
+    core = call.subject.core
+    if core.name not in FORMULAS:
+        raise LookupError(
+            f"{core.name} has no formula for its peak memory: write a function with the tensors "
+            "alive at the peak in tests/bench/memory_by_hand.py and enter it in FORMULAS"
+        )
+    sizes = Sizes(
+        heads=workload.batch * workload.heads,
+        N=workload.length,
+        D=workload.head_dim,
+        itemsize=getattr(torch, workload.dtype).itemsize,
+        threads=torch.get_num_threads(),
+        causal=workload.causal,
+        backward=call.backward,
+    )
+    return FORMULAS[core.name](sizes, core.options)
+
+
+def most(*moments: Terms) -> Terms:
+    return max(moments, key=lambda terms: sum(terms.values()))
+
+
+def blocks_of(queries: int, keys: int) -> int:
+    """Scores in a thread's block of the fused kernel."""
+    rows = 256 if queries >= 768 else 64 if queries >= 192 else 32
+    return min(rows, queries) * min(BLOCK_OF_KEYS, keys)
+
+
+def fused_forward(s: Sizes, problems: int, queries: int, keys: int) -> Terms:
+    """What the fused kernel makes for `problems` of `queries` rows each."""
+    scores = blocks_of(queries, keys)
+    rows = scores // min(BLOCK_OF_KEYS, keys)
+    per_thread = FP32 * (scores + 2 * rows + rows * s.D) + s.half * s.itemsize * scores
+    return {
+        "output": problems * queries * s.D * s.itemsize,
+        "log-sum-exp": problems * queries * FP32,
+        "workspace": s.threads * per_thread,
+    }
+
+
+def fused_backward(s: Sizes, problems: int, queries: int, keys: int) -> Terms:
+    """The same for the backward kernel, beside the output and log-sum-exp of the forward one."""
+    scores = blocks_of(queries, keys)
+    forward = fused_forward(s, problems, queries, keys)
+    return {
+        "output": forward["output"],
+        "log-sum-exp": forward["log-sum-exp"],
+        "gradients of q, k and v": problems * (queries + 2 * keys) * s.D * s.itemsize,
+        "contiguous gradient of the output": forward["output"],
+        "workspace": s.threads * 2 * scores * (FP32 + s.half * s.itemsize),
+    }
+
+
+def full(s: Sizes, options: Any) -> Terms:
+    if options.implementation == "naive":
+        return naive(s)
+    return (fused_backward if s.backward else fused_forward)(s, s.heads, s.N, s.N)
+
+
+def naive(s: Sizes) -> Terms:
+    """Scores are fp32 and live until the probabilities are ready, which is before the output."""
+    scores = s.heads * s.N**2 * FP32
+    mask = s.causal * s.N**2 * BOOL
+    rounded = s.half * s.heads * s.N**2 * s.itemsize
+    # Causal attention zeroes the probabilities of queries that see nothing in a copy.
+    softmax = {"scores": scores, "probabilities": scores, "mask": mask}
+    forward = {**softmax, "copy of the probabilities": scores if s.causal else rounded}
+    if not s.backward:
+        return forward
+    saved = {"scaled q": s.fp32, "k in fp32": s.half * s.fp32}
+    end_of_forward = {
+        **softmax,
+        **saved,
+        "inverted mask": mask,
+        "copy of the probabilities": s.causal * scores,
+        "rounded probabilities": rounded,
+    }
+    backward = {
+        **saved,
+        "inverted mask": mask,
+        "probabilities": scores,
+        "their gradient": scores,
+        # Causal: the copy, which the product with v has kept. Else the gradient of the scores.
+        "copy, or gradient of the scores": scores,
+        "output": s.tensor,
+        "gradient of v": s.tensor,
+    }
+    return most(end_of_forward, backward)
+
+
+def linformer(s: Sizes, options: Any) -> Terms:
+    """The fused kernel over k rows; E and F are shared by the heads and have max_len = N columns.
+
+    In the backward pass every head makes a gradient of E of its own before they are summed.
+    """
+    rows = 2 * s.heads * options.k * s.D * s.itemsize
+    if not s.backward:
+        return {"projected keys and values": rows, **fused_forward(s, s.heads, s.N, options.k)}
+    matrix = options.k * s.N * s.itemsize
+    return {
+        "output": s.tensor,
+        "gradients of q, k and v": 3 * s.tensor,
+        "gradient of F": matrix,
+        "gradients of E, head by head": s.heads * matrix,
+        "gradient of E": matrix,
+    }
+
+
+def windows(s: Sizes, *, count: int, rows: int, keys: int, mask: Terms, padded: Terms) -> Terms:
+    """`count` windows per head of `rows` queries and `keys` keys under a mask, if there is one.
+
+    mask: bool masks alive in the forward pass, and "mask as numbers", that which the kernel adds.
+    A mask means a copy of the output in which the queries that see nothing are zero.
+    """
+    fused = fused_forward(s, s.heads * count, rows, keys)
+    numbers = {name: size for name, size in mask.items() if name == "mask as numbers"}
+    flags = {name: size for name, size in mask.items() if name not in numbers}
+    copy = {"output with zeros": fused["output"]} if mask else {}
+    if s.backward:
+        gradient = {"gradient of the output with zeros": fused["output"]} if mask else {}
+        kernel = fused_backward(s, s.heads * count, rows, keys)
+        return {**padded, **numbers, **copy, **gradient, **kernel}
+    after = {"output": fused["output"], **copy}
+    return most({**padded, **mask, **fused}, {**padded, **flags, **after})
+
+
+def local(s: Sizes, options: Any) -> Terms:
+    left, right = options.sides
+    right = 0 if s.causal else right
+    C = local_window.QUERIES_PER_BLOCK
+    blocks = -(-s.N // C)
+    tail = blocks * C - s.N
+    span = C + left + right
+    width = s.heads * s.D * s.itemsize
+    padded = {
+        "padded q": (tail > 0) * width * blocks * C,
+        "padded k and v": 2 * width * (left + blocks * C + right),
+    }
+    scores = blocks * C * span  # of one head: all have the same mask
+    mask = {
+        "position of every slot": blocks * span * INT64,
+        "who sees whom": scores * BOOL,
+        "the same, with queries that see nothing": scores * BOOL,
+        "mask as numbers": scores * s.itemsize,
+    }
+    return windows(s, count=blocks, rows=C, keys=span, mask=mask, padded=padded)
+
+
+def shifted(s: Sizes, options: Any) -> Terms:
+    """On a sequence."""
+    (T,), (shift,) = options.windows, options.shifts
+    front = -shift % T
+    count = -(-(front + s.N) // T)
+    pads = count * T > s.N
+    padded = {"padded q, k and v": pads * 3 * s.heads * count * T * s.D * s.itemsize}
+    rows = T if s.causal else 1  # without causality, every query of a window has the same mask
+    scores = (count if pads else 1) * rows * T
+    mask = {
+        "who sees whom": scores * BOOL,
+        "the same, with queries that see nothing": scores * BOOL,
+        "mask as numbers": scores * s.itemsize,
+    }
+    if not pads and not s.causal:
+        mask = {}
+    return windows(s, count=count, rows=T, keys=T, mask=mask, padded=padded)
+
+
+def favor(s: Sizes, options: Any) -> Terms:
+    """Computed in fp32 by chunks; values end in a 1, so that the sums include the normaliser."""
+    return (favor_causal if s.causal else favor_noncausal)(s, options.num_features)
+
+
+class Favor:
+    """What both forms of FAVOR+ with R features have in common."""
+
+    def __init__(self, s: Sizes, R: int) -> None:
+        C = performer.CHUNK
+        self.chunks = -(-s.N // C)
+        self.last = s.N - (self.chunks - 1) * C
+        self.values = s.heads * s.N * (s.D + 1) * FP32
+        self.features = s.heads * s.N * R * FP32
+        self.features_of_last = s.heads * self.last * R * FP32
+        self.state = s.heads * R * (s.D + 1) * FP32
+        self.scores = s.heads * s.N * C * FP32
+        self.cast = s.half * self.chunks * R * s.D * FP32  # W in fp32, anew for each chunk
+        self.inputs: Terms = {"q and k in fp32": s.half * 2 * s.fp32, "values and a 1": self.values}
+
+
+def favor_noncausal(s: Sizes, R: int) -> Terms:
+    f = Favor(s, R)
+    joined = {
+        **f.inputs,
+        "log features of the last chunks of q and k": 2 * f.features_of_last,
+        "sums, and the last term of them": 2 * f.state,
+        "answers of the chunks": s.fp32,
+        "joined answers": s.fp32,
+    }
+    if not s.backward:
+        return {**joined, "features of the last chunk of q": f.features_of_last}
+    end_of_forward = {
+        **joined,
+        "features of q and k": 2 * f.features,
+        "W in fp32 for q and k": 2 * f.cast,
+        "scaled k": s.fp32,
+        "numerators": f.values,
+    }
+    # When the gradients of the first chunk reach k and the values, each through a tensor of zeros.
+    backward = {
+        "values and a 1": f.values,
+        "output": s.tensor,
+        "features of k": f.features,
+        "W in fp32 for k": f.cast,
+        "scaled k": s.fp32,
+        "gradient of q": s.fp32,
+        "gradient of k": s.fp32,
+        "gradient of the values, and zeros around that of a chunk": 2 * f.values,
+    }
+    return most(end_of_forward, backward)
+
+
+def favor_causal(s: Sizes, R: int) -> Terms:
+    f = Favor(s, R)
+    graph = {
+        "features of q and k": 2 * f.features,
+        "W in fp32 for q and k": 2 * f.cast,
+        "scaled k": s.fp32,
+        "scales of keys to queries": f.scores,
+        "scaled scores": f.scores,
+        "scaled values": f.values * (s.N - f.last) // s.N,
+        "states before the chunks": f.chunks * f.state,
+    }
+    end_of_forward = {
+        **f.inputs,
+        "log features of the last chunks of q and k": 2 * f.features_of_last,
+        "last state": f.state,
+        "sums of the chunks": f.values,
+        "joined sums": f.values,
+        "quotient": s.fp32,
+        "quotient with zeros": s.fp32,
+    }
+    if not s.backward:
+        return end_of_forward
+    # In the backward pass of the division, the first.
+    backward = {
+        **graph,
+        "values and a 1": f.values,
+        "joined sums": f.values,
+        "output": s.tensor,
+        "gradient of the quotient with zeros": s.fp32,
+        "gradients of numerator and normaliser": 4 * s.fp32,
+    }
+    return most({**end_of_forward, **graph}, backward)
+
+
+FORMULAS: dict[str, Callable[[Sizes, Any], Terms]] = {
+    "full": full,
+    "linformer": linformer,
+    "local_window": local,
+    "performer": favor,
+    "shifted_window": shifted,
+}
