@@ -28,7 +28,7 @@ Outcome = Literal["fits", "too large"] | Status
 Answer = Literal["found", "at least", "none", "unsupported", "failed"]
 
 MULTIPLE_OF: dict[Vary, int] = {"length": 64, "batch": 1}
-FIRST_MULTIPLE = 4
+FIRST: dict[Vary, int] = {"length": 256, "batch": 1}
 MOST = 2**20
 OF_THE_PROCESS = 2**30
 """Bytes that a worker may need beside its tensors: torch itself, threads, the profiler."""
@@ -124,7 +124,8 @@ def largest(
         )
     limits = limits or Limits(timeout_s=60.0)
     search = _Search(memory_bytes, multiple_of, most, resolution, limits.timeout_s)
-    size = search.next_size()
+    first = max(1, FIRST[vary] // multiple_of) * multiple_of
+    size: int | None = first if first <= most else multiple_of
     while size is not None:
         probe = _probe(contestant, _sized(workload, vary, size), size, memory_bytes, limits)
         if report is not None:
@@ -233,9 +234,7 @@ class _Search:
 
     def next_size(self) -> int | None:
         """What to try next; None when the answer is known or cannot be known better."""
-        if not self.probes:
-            multiple: int | None = min(FIRST_MULTIPLE, self._most)
-        elif self.high is None:
+        if self.high is None:
             multiple = self._upward()
         elif self.high.outcome not in ("too large", "oom"):
             multiple = None

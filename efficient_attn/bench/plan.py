@@ -7,6 +7,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
@@ -23,7 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from efficient_attn.bench.cell import Cell
 from efficient_attn.bench.config import cell_from_config
-from efficient_attn.bench.record import digest
+from efficient_attn.bench.record import Record, digest
 from efficient_attn.bench.store import Store
 
 # Hydra remarks that a preset has the name of its launcher's schema; it has on purpose.
@@ -49,19 +50,38 @@ class SweepError(ValueError):
 
 
 class PlanStore(Store):
-    """A store in which records that are to be replaced do not count.
+    """A store as a plan sees it.
 
-    outdated: by key, the run of the cell that the outdated record is from. A record of another run
-    replaces it, so that a job which is started twice measures once.
+    outdated: by key, the run of the cell that a record is from which is to be replaced and does not
+    count. A record of another run replaces it, so that a job which is started twice measures once.
+
+    A key names the CPU, and a job may run on a machine with another CPU than the one that plans:
+    its record then answers the key that was planned through a file in <results>/hydra/answers.
     """
 
     def __init__(self, folder: Path, outdated: Mapping[str, str]) -> None:
         super().__init__(folder)
         self.outdated = outdated
 
+    def get(self, key: str) -> Record | None:
+        record = super().get(key)
+        if record is None:
+            with suppress(OSError, ValueError):
+                record = super().get(self._answer(key).read_text())
+        return record
+
     def has(self, key: str) -> bool:
         record = self.get(key)
         return record is not None and record.cell != self.outdated.get(key)
+
+    def answered_by(self, key: str, other: str) -> None:
+        """The record of another key answers this one."""
+        path = self._answer(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(other)
+
+    def _answer(self, key: str) -> Path:
+        return self.folder / "hydra" / "answers" / key
 
 
 @dataclass(frozen=True)
@@ -173,9 +193,13 @@ def _values(item: Override) -> list[str]:
 
 def _paired(config: DictConfig) -> list[list[str]]:
     """Groups of swept names that advance together."""
-    paired = OmegaConf.to_container(config.paired) or []
-    groups: Any = paired if all(isinstance(one, list) for one in paired) else [paired]
-    if not all(isinstance(name, str) for group in groups for name in group):
+    given: Any = OmegaConf.to_container(OmegaConf.create({"paired": config.paired}))
+    paired = given["paired"] or []
+    nested = isinstance(paired, list) and all(isinstance(one, list) for one in paired)
+    groups = paired if nested else [paired]
+    if not all(
+        isinstance(group, list) and all(isinstance(n, str) for n in group) for group in groups
+    ):
         raise SweepError(
             f"paired={paired} is neither a list of swept names, as "
             "paired=[workload.length,workload.batch], nor a list of such lists"

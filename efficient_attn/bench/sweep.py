@@ -21,11 +21,19 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from efficient_attn.bench import environment
 from efficient_attn.bench.cell import Cell, Contestant
 from efficient_attn.bench.cores import claim_cell, claim_cores
 from efficient_attn.bench.cost_cell import CostCell
 from efficient_attn.bench.launchers import JobLost, Launcher
-from efficient_attn.bench.plan import CONFIG_MODULE, CONFIG_NAME, Plan, SweepError, make_plan
+from efficient_attn.bench.plan import (
+    CONFIG_MODULE,
+    CONFIG_NAME,
+    Plan,
+    PlanStore,
+    SweepError,
+    make_plan,
+)
 from efficient_attn.bench.progress import Mute, SweepProgress, watching
 from efficient_attn.bench.record import Record, digest
 from efficient_attn.bench.store import Store
@@ -85,44 +93,89 @@ def missing_contestants(cell: Cell, store: Store) -> list[Contestant]:
     return [one for one in cell.contestants if not store.has(cell.key(one))]
 
 
+@dataclass(frozen=True)
+class _Here:
+    """What a process is to have in common with the one that planned.
+
+    code: what answers, by measure and variant. threads: thread settings, which launchers change in
+    their processes, and so what is measured. path: where modules are found.
+    """
+
+    code: dict[tuple[str, str], str]
+    versions: list[str | None]
+    threads: dict[str, str | None]
+    path: list[str]
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell]) -> _Here:
+        asked = {(cell.measure, one.variant) for cell in cells for one in cell.contestants}
+        return cls(
+            {pair: environment.code_hash(*pair) for pair in asked},
+            [environment.machine()[name] for name in ("python", "torch")],
+            {name: os.environ.get(name) for name in _THREAD_SETTINGS},
+            list(sys.path),
+        )
+
+
 @dataclass
 class _Job:
     """Hydra's task: measures the cell of the number `config.cell`, in whatever process.
 
-    Returns the error that ended it, None when all is stored. environment: thread settings of the
-    process that planned; launchers change them in theirs, and so what is measured. path: where it
-    found modules.
+    Returns the error that ended it, None when all is stored.
     """
 
     cells: Sequence[Cell]
-    store: Store
+    keys: Sequence[Sequence[str]]
+    store: PlanStore
     progress: SweepProgress
-    environment: dict[str, str | None]
-    path: list[str]
+    planned: _Here
     stopped: bool = False
 
     def __call__(self, config: DictConfig) -> Exception | None:
         if self.stopped:
             return None
+        cell = self.cells[config.cell]
         self._settle()
         try:
-            measure_cell(self.cells[config.cell], self.store, self.progress)
+            self._measure(cell, self.keys[config.cell])
         except OSError as error:
             self.stopped = True  # nothing more can be stored
             return error
         except Exception as error:
-            return JobLost(f"{self.cells[config.cell].label}: {type(error).__name__}: {error}")
+            return JobLost(f"{cell.label}: {type(error).__name__}: {error}")
         return None
 
+    def _measure(self, cell: Cell, planned: Sequence[str]) -> None:
+        """Measure under the keys of this machine, which answer the planned ones."""
+        here = _Here.of([cell])
+        if here.versions != self.planned.versions or not here.code.items() <= (
+            self.planned.code.items()
+        ):
+            raise RuntimeError(
+                "the code, Python or torch of this process is not that of the process that "
+                "planned; sweep again once they are the same everywhere"
+            )
+        keys = [cell.key(one) for one in cell.contestants]
+        outdated = self.store.outdated
+        again = {
+            key: outdated[asked]
+            for key, asked in zip(keys, planned, strict=True)
+            if asked in outdated
+        }
+        measure_cell(cell, PlanStore(self.store.folder, again), self.progress)
+        for key, asked in zip(keys, planned, strict=True):
+            if key != asked:
+                self.store.answered_by(asked, key)
+
     def _settle(self) -> None:
-        for name, value in self.environment.items():
+        for name, value in self.planned.threads.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
         if multiprocessing.get_start_method(allow_none=True) == "loky":  # unknown to a child
             multiprocessing.set_start_method(None, force=True)
-        sys.path.extend(place for place in self.path if place not in sys.path)
+        sys.path.extend(place for place in self.planned.path if place not in sys.path)
 
 
 def launch(plan: Plan, progress: SweepProgress) -> list[str]:
@@ -148,10 +201,10 @@ def launch(plan: Plan, progress: SweepProgress) -> list[str]:
         )
         job = _Job(
             plan.cells,
+            [[cell.key(one) for one in cell.contestants] for cell in plan.cells],
             store,
             Mute() if launcher.elsewhere else progress,
-            {name: os.environ.get(name) for name in _THREAD_SETTINGS},
-            list(sys.path),
+            _Here.of(plan.cells),
         )
         overrides = [
             *plan.job,

@@ -109,10 +109,12 @@ def _print(results: list[FitResult], workload: Workload, vary: Vary) -> None:
         "parameters and the peak above them)"
     )
     out.print(table)
+    multiple = results[0].multiple_of
     out.print(
-        f"Every size shown was run and measured, multiples of {results[0].multiple_of} only; "
-        "memory is taken to grow with the size. 'of the process' is its peak resident set in GiB, "
-        "with torch itself."
+        "Every size shown was run and measured"
+        + (f", multiples of {multiple} only" if multiple > 1 else "")
+        + "; memory is taken to grow with the size. 'of the process' is its peak resident set in "
+        "GiB, with torch itself."
     )
     uneven = [result.contestant.name for result in results if not result.grows]
     if uneven:

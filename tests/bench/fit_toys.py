@@ -39,40 +39,40 @@ class Toy(AttentionVariant):
         return torch.empty(count * self.options.bytes_each, dtype=torch.uint8)
 
 
-@ea.register_variant("fit_line")
+@ea.register_variant("toy_fit_line")
 class Line(Toy):
     def act(self, batch, length):
         return self.buffer(batch * length)
 
 
-@ea.register_variant("fit_square")
+@ea.register_variant("toy_fit_square")
 class Square(Toy):
     def act(self, batch, length):
         return self.buffer(batch * length**2)
 
 
-@ea.register_variant("fit_slow")
+@ea.register_variant("toy_fit_slow")
 class Slow(Toy):
     def act(self, batch, length):
         if length > LIMIT:
             time.sleep(60)
 
 
-@ea.register_variant("fit_hungry")
+@ea.register_variant("toy_fit_hungry")
 class Hungry(Toy):
     def act(self, batch, length):
         if length > LIMIT:
             torch.ones(2**40)
 
 
-@ea.register_variant("fit_fragile")
+@ea.register_variant("toy_fit_fragile")
 class Fragile(Toy):
     def act(self, batch, length):
         if length > LIMIT:
             os._exit(3)
 
 
-@ea.register_variant("fit_broken")
+@ea.register_variant("toy_fit_broken")
 class Broken(Toy):
     def act(self, batch, length):
         raise RuntimeError("a deliberate fault")

@@ -97,7 +97,10 @@ def fused_forward(s: Sizes, problems: int, queries: int, keys: int) -> Terms:
 
 
 def fused_backward(s: Sizes, problems: int, queries: int, keys: int) -> Terms:
-    """The same for the backward kernel, beside the output and log-sum-exp of the forward one."""
+    """The same for the backward kernel, beside the output and log-sum-exp of the forward one.
+
+    The gradient of the output is copied, heads inside, unless there is one head only.
+    """
     scores = blocks_of(queries, keys)
     forward = fused_forward(s, problems, queries, keys)
     return {

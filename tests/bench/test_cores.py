@@ -1,5 +1,6 @@
 """Cores are claimed: timed cells alone, trainings together, and nothing outlives its process."""
 
+import itertools
 import json
 import os
 import signal
@@ -62,7 +63,7 @@ def times(*processes):
 
 def test_timed_cells_never_overlap(holder):
     spans = sorted(times(*(holder(None, True, 0.1) for _ in range(4))))
-    for (_, end, _), (start, _, _) in zip(spans, spans[1:], strict=False):
+    for (_, end, _), (start, _, _) in itertools.pairwise(spans):
         assert end <= start
 
 
@@ -153,4 +154,3 @@ def test_where_there_are_no_locks_a_claim_does_nothing(monkeypatch):
     monkeypatch.setattr(cores, "fcntl", None)
     with claim_cores(None) as cpus, claim_cell("c"):
         assert cpus == frozenset()
-

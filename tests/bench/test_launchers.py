@@ -10,12 +10,13 @@ import pytest
 from launcher_toys import ARMED
 from omegaconf import OmegaConf
 
+from efficient_attn.bench import environment as environment_of
 from efficient_attn.bench import plan
 from efficient_attn.bench.launchers import JobLost, Launcher
 from efficient_attn.bench.plan import SweepError, make_plan
 from efficient_attn.bench.progress import Mute
 from efficient_attn.bench.store import Store
-from efficient_attn.bench.sweep import launch, measure_cell
+from efficient_attn.bench.sweep import _Here, _Job, launch, measure_cell
 from efficient_attn.commands.sweep import main
 
 HERE = Path(__file__).parent
@@ -220,3 +221,44 @@ def test_a_cell_that_others_have_measured_meanwhile_is_left_alone(monkeypatch):
     monkeypatch.setattr(type(store), "has", lambda self, key: next(looks))
     measure_cell(cell, store, Mute())
     assert not Path("r").exists()
+
+
+def test_a_record_from_a_machine_with_another_cpu_answers_the_plan(monkeypatch):
+    """As when the login node plans and other nodes measure: nothing is measured again."""
+    planned = make_plan(QUICK)
+    planned.store.require_writable()
+    job = job_of(planned)
+    with monkeypatch.context() as there:
+        machine = {**environment_of.machine(), "cpu": "another"}
+        there.setattr(environment_of, "machine", lambda: machine)
+        assert job(OmegaConf.create({"cell": 0})) is None
+        assert job(OmegaConf.create({"cell": 0})) is None
+    assert len(Store("r").read()) == 2
+    assert planned.missing() == make_plan(QUICK).missing() == 2
+    assert make_plan(QUICK).store.get(planned.keys[0]).environment["cpu"] == "another"
+
+
+def test_other_code_or_versions_elsewhere_measure_nothing(monkeypatch):
+    job = job_of(make_plan(QUICK))
+    monkeypatch.setattr(environment_of, "code_hash", lambda measure, variant: "another")
+    assert "not that of the process that planned" in str(job(OmegaConf.create({"cell": 0})))
+    assert not Path("r").exists()
+
+
+def test_a_job_gives_its_process_the_thread_settings_and_paths_of_the_planner(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    monkeypatch.syspath_prepend("a/place")
+    job = job_of(make_plan(QUICK))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("MKL_NUM_THREADS", "1")
+    sys.path.remove("a/place")
+    job._settle()
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert "MKL_NUM_THREADS" not in os.environ
+    assert "a/place" in sys.path
+
+
+def job_of(planned):
+    keys = [[cell.key(one) for one in cell.contestants] for cell in planned.cells]
+    return _Job(planned.cells, keys, planned.store, Mute(), _Here.of(planned.cells))

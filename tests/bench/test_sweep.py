@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from efficient_attn.bench.sweep import SweepError, make_plan
-from efficient_attn.commands.sweep import main
+from efficient_attn.bench.estimate import estimate
+from efficient_attn.bench.progress import Mute
+from efficient_attn.bench.sweep import SweepError, make_plan, measure_cell
+from efficient_attn.commands.sweep import _time_spent, main
 
 HERE = Path(__file__).parent
 QUICK = [
@@ -92,6 +94,121 @@ def test_a_mistake_is_refused_before_anything_is_measured(argument, said, capsys
     assert not list(Path().rglob("*.json"))
 
 
+def test_jobs_that_ask_the_same_share_a_cell():
+    """So that each option of one contestant is held against the others in the same rounds."""
+    features = "attention.performer.num_features=64,128,256"
+    plan = make_plan([*QUICK, "attention=[full,performer]", features, "workload.length=32,64"])
+    assert len(plan.cells) == 2
+    for cell in plan.cells:
+        entered = [(one.name, one.options.get("num_features")) for one in cell.contestants]
+        assert entered == [("full", None)] + [("performer", n) for n in (64, 128, 256)]
+    assert len(keys(plan)) == len(plan.keys) == 8
+    alone = make_plan([*QUICK, "attention=[performer]", "workload.length=32"])
+    assert keys(alone) <= keys(plan) | {alone.keys[0]}
+    apart = make_plan([*QUICK, "attention=[full],[local_window]"])
+    assert [[one.name for one in cell.contestants] for cell in apart.cells] == [
+        ["full", "local_window"]
+    ]
+
+
+def test_what_is_measured_differently_is_no_shared_cell():
+    assert len(make_plan([*QUICK, "measure.budget_s=1,2"]).cells) == 2
+    assert len(make_plan([*QUICK, "measure.memory_cap_gb=1,2"]).cells) == 2
+
+
+def sizes(plan):
+    return [(c.workload.length, c.workload.batch, c.workload.heads) for c in plan.cells]
+
+
+def test_paired_sweeps_advance_together_and_cross_the_others():
+    swept = ["workload.length=32,64", "workload.batch=8,4", "workload.heads=1,2"]
+    assert len(make_plan([*QUICK, *swept]).cells) == 8
+    paired = make_plan([*QUICK, *swept, "paired=[workload.length,workload.batch]"])
+    assert sizes(paired) == [(32, 8, 1), (32, 8, 2), (64, 4, 1), (64, 4, 2)]
+    swept.append("workload.head_dim=8,16")
+    groups = "paired=[[workload.length,workload.batch],[workload.heads,workload.head_dim]]"
+    assert sizes(make_plan([*QUICK, *swept, groups])) == sizes(paired)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["workload.length=1,2", "workload.batch=1,2,3"], "workload.length has 2"),
+        (["workload.length=1,2", "workload.batch=1"], "workload.batch, which is not swept"),
+        (["workload.length=1,2", "paired=workload.length"], "list of swept names"),
+        (["workload.length=interval(1,2)"], "listed values"),
+        (["results=a,b"], "cannot be swept"),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(arguments, said):
+    paired = ["paired=[workload.length,workload.batch]"] if "batch" in str(arguments) else []
+    with pytest.raises(SweepError, match=said):
+        make_plan([*QUICK, *paired, *arguments])
+
+
+def test_conditions_that_nobody_supports_are_records_and_no_failure(capsys):
+    """Crossing patterns, passes, scopes and key lengths meets contradictions."""
+    arguments = [
+        *QUICK,
+        "workload.length=16",
+        "workload.key_length=null,24",
+        "workload.pattern=causal_self,noncausal_cross",
+        "workload.pass=forward,decode",
+        "workload.scope=core,block",
+        "results=r",
+    ]
+    plan = make_plan(arguments)
+    assert len(plan.cells) == 2**4
+    contradictory = [cell for cell in plan.cells if cell.workload.contradiction]
+    assert 0 < len(contradictory) < len(plan.cells)
+    assert (
+        main(
+            [
+                *arguments[:-5],
+                "workload.pattern=noncausal_cross",
+                "workload.pass=decode",
+                "results=r",
+            ]
+        )
+        == 0
+    )
+    assert "decode is causal self-attention" in capsys.readouterr().out
+
+
+def test_forced_measures_again_once_and_only_failed_measures_only_failures(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    arguments = [*QUICK, "attention=[full]", toy("Hog"), "results=r"]
+    assert main(arguments) == 1
+    before = records_by_name()
+    assert main([*arguments, "workload.length=1024,64", "--only", "failed"]) == 1
+    assert "1 measurements asked, 0 already in r, 1 to do" in capsys.readouterr().out
+    after = records_by_name()
+    assert after["full"] == before["full"]
+    assert after["hog"]["cell"] != before["hog"]["cell"]
+    assert main(["--force", *arguments]) == 1
+    assert "2 measurements asked, 0 already in r, 2 to do" in capsys.readouterr().out
+    forced = records_by_name()
+    assert len({record["cell"] for record in [*after.values(), *forced.values()]}) == 3
+    plan = make_plan(arguments, redo="all")
+    measure_cell(plan.cells[0], plan.store, Mute())
+    again = records_by_name()
+    assert again["full"]["cell"] != forced["full"]["cell"]
+    measure_cell(plan.cells[0], plan.store, Mute())
+    assert records_by_name() == again, "a job that is started twice measures once"
+
+
+def test_nothing_failed_is_nothing_to_do(capsys):
+    assert main([*QUICK, "workload.length=16", "--only=failed", "results=r"]) == 0
+    assert not Path("r/records").exists()
+    with pytest.raises(SystemExit):
+        main([*QUICK, "--force", "--only=failed"])
+
+
+def records_by_name():
+    records = [json.loads(path.read_text()) for path in Path("r/records").iterdir()]
+    return {record["contestant"]: record for record in records}
+
+
 def test_a_second_run_measures_nothing_and_says_so(capsys):
     arguments = [*QUICK, "workload.length=32,64", "results=r"]
     assert main(arguments) == 0
@@ -143,6 +260,56 @@ def test_a_dry_run_lists_and_measures_nothing(capsys):
     assert main([*QUICK, "workload.length=32,64", "--dry-run", "results=r"]) == 0
     assert "4 of 4 measurements to do" in capsys.readouterr().out
     assert not Path("r").exists()
+
+
+def test_a_dry_run_estimates_from_settings_and_from_what_was_measured(capsys):
+    arguments = [*QUICK, "workload.length=64", "measure.budget_s=2", "results=r"]
+    plan = make_plan(arguments)
+    cell, earlier = plan.cells[0], []
+    blind = estimate(cell, cell.contestants, earlier)
+    assert blind.source == "settings"
+    for length, milliseconds in ((16, 2000.0), (32, 4000.0)):
+        at = make_plan([*arguments, f"workload.length={length}"]).cells[0]
+        earlier.append(cost_record(at, milliseconds))
+    known = estimate(cell, cell.contestants, earlier)
+    assert known.source == "settings and records of 1 of 2 contestants"
+    sampling = 6 * (8.0 + 0.01 / 1e3)  # rounds of 8 s each, as the trend says, past the budget
+    assert known.seconds == pytest.approx(2 * 0.4 + 2 * 8.0 + sampling, rel=0.01)
+    assert estimate(cell, cell.contestants, earlier[:1]).seconds > 6 * 4 * 4.0, "n² from one length"
+    assert main([*arguments, "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["estimate"]["seconds"] == pytest.approx(blind.seconds)
+    assert told["measurements"] == {"asked": 2, "missing": 2}
+
+
+def cost_record(cell, milliseconds):
+    full = cell.contestants[0]
+    return cell.record(full, "ok", result={"median_ms": milliseconds})
+
+
+def test_accuracy_is_estimated_from_earlier_trainings_of_the_task_or_not_at_all(capsys):
+    arguments = ["measure=accuracy", "task=mqar", "attention=[full]", "measure.seed=0,1"]
+    plan = make_plan([*arguments, "results=r"])
+    cell = plan.cells[1]
+    assert estimate(cell, cell.contestants, []).seconds is None
+    steps = cell.training.steps
+    earlier = plan.cells[0].record(
+        cell.contestants[0], "ok", result={"train_seconds": 3.0, "steps": steps}
+    )
+    known = estimate(cell, cell.contestants, [earlier])
+    assert known.seconds == pytest.approx(3.0 * len(cell.training.learning_rates))
+    assert main([*arguments, "results=r", "--dry-run"]) == 0
+    assert "2 cells of unknown duration" in capsys.readouterr().out
+
+
+def test_the_closing_line_tells_the_harness_own_share():
+    seconds = {"total": 10.0, "warm_up": 2.0, "timed": 7.0, "start": 1.0}
+    full = make_plan([*QUICK, "workload.length=16"]).cells[0]
+    one, two = (
+        full.record(entered, "timeout", cell_seconds=seconds) for entered in full.contestants
+    )
+    assert _time_spent([one, two], 12.0) == "Took 12 s; harness 10% of 10 s in timed cells."
+    assert _time_spent([full.record(full.contestants[0], "timeout")], 12.0) == "Took 12 s."
 
 
 def test_accuracy_trains_each_contestant_and_keeps_the_failed(capsys):
