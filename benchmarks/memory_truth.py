@@ -85,8 +85,8 @@ def _rows(asked: argparse.Namespace) -> Iterator[tuple[str, Workload, int, Terms
                     heads=asked.heads,
                     length=asked.length,
                     dtype=asked.dtype,
-                    pattern=pattern,  # type: ignore[arg-type]
-                    pass_=pass_,  # type: ignore[arg-type]
+                    pattern=pattern,
+                    pass_=pass_,
                 )
                 yield name, workload, *_measure(variant, options, workload)
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from efficient_attn.commands.sweep import main
+if __name__ == "__main__":  # before the import: every worker loads this file too
+    from efficient_attn.commands.sweep import main
 
-if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -13,7 +13,20 @@ import efficient_attn as ea
 from efficient_attn.bench.store import Store
 from efficient_attn.cli import main
 
-WORDS = ("list", "describe", "check", "show", "sweep", "plot", "pick", "doctor")
+WORDS = (
+    "list",
+    "describe",
+    "check",
+    "show",
+    "sweep",
+    "plot",
+    "pick",
+    "compare",
+    "export",
+    "merge",
+    "fit",
+    "doctor",
+)
 CONF = Path(__file__).parents[1] / "conf"
 
 

@@ -13,7 +13,7 @@ from efficient_attn.bench.store import Store
 from fault_campaign.outcome import Outcome
 from fault_campaign.scene import Scene, wait_until
 
-CELLS = 12
+CELLS = 20
 ASKED = 2 * CELLS
 KILLED = "killed"
 ARGUMENTS = (
@@ -23,18 +23,21 @@ ARGUMENTS = (
 
 
 def kills(scene: Scene, number: int, seed: int) -> Iterator[Outcome]:
-    """One row per kill, and one for the sweep that then completes."""
+    """One row per kill, and one for the sweep that then completes.
+
+    Every other kill comes while the sweep starts, the rest while it measures.
+    """
     calm, start_s, measuring_s = _undisturbed(scene)
     yield calm
     store = scene.results("killed")
     moments = random.Random(seed)
     for count in range(number):
         while True:
+            what = f"kill -9 of the sweep, {count + 1} of {number}"
+            measuring = count % 2 == 0
             missing = 1 - len(store.read()) / ASKED
-            moment = moments.uniform(0, start_s + missing * measuring_s)
-            outcome = _killed(
-                scene, store, f"kill -9 of the sweep, {count + 1} of {number}", moment
-            )
+            moment = moments.uniform(0, missing * measuring_s if measuring else start_s)
+            outcome = _killed(scene, store, what, moment, measuring)
             if outcome.status == KILLED or not outcome.ok:
                 break
             store = scene.results("killed")  # it had ended before: begin afresh
@@ -65,16 +68,21 @@ def _start(scene: Scene, store: Store) -> subprocess.Popen[bytes]:
     )
 
 
-def _killed(scene: Scene, store: Store, what: str, moment: float) -> Outcome:
-    """Kill the sweep after so many seconds, and look at what it leaves."""
+def _killed(scene: Scene, store: Store, what: str, moment: float, measuring: bool) -> Outcome:
+    """Kill the sweep so many seconds after its start, or after its first new record, and look at
+    what it leaves."""
     before = {record.key: record for record in store.read()}
     process = _start(scene, store)
+    if measuring:
+        wait_until(lambda: len(store.read()) > len(before) or process.poll() is not None, 120)
     time.sleep(moment)
     process.kill()
     status = KILLED if process.wait() < 0 else "had ended before"
     left_over = scene.left_over()
     after = {record.key: record for record in store.read()}
-    outcome = Outcome(what, status, f"after {moment:.1f} s")
+    outcome = Outcome(
+        what, status, f"{moment:.1f} s after its {'first record' if measuring else 'start'}"
+    )
     outcome.others = f"{len(before)} records before, {len(after)} after"
     lost = sum(after.get(key) != record for key, record in before.items())
     left = [*store.records_folder.glob(".*"), *scene.temporary.glob("pymp-*")]

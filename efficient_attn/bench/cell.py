@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from typing import Any
@@ -121,4 +122,7 @@ class Cell(ABC):
         return self.record(contestant, error.status, reason=error.reason, **circumstances)
 
     def start_worker(self, factory: Callable[..., Any], *arguments: Any) -> Worker:
-        return Worker(worker_context(PRELOAD), factory, arguments, self.limits)
+        """On an accelerator without a cap: its driver reserves more than any cap would let it."""
+        on_cpu = self.device == "cpu"
+        limits = self.limits if on_cpu else replace(self.limits, memory_cap_gb=math.inf)
+        return Worker(worker_context(PRELOAD), factory, arguments, limits)

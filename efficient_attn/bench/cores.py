@@ -69,8 +69,10 @@ def claim_cell(name: str, waiting: Callable[[], None] = _ignore) -> Iterator[Non
         return
     path = _folder() / f"cell-{name}"
     with _lock(path.name, exclusive=True, waiting=waiting):
-        yield
-        path.unlink(missing_ok=True)  # those who wait for it find the records when they wake
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _claim_any(

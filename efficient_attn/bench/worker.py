@@ -7,6 +7,7 @@ sweep goes on.
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import pickle
@@ -38,7 +39,7 @@ _LAST_BREATH_S = 5.0  # from the end of a connection to the end of its process
 @dataclass(frozen=True)
 class Limits:
     """memory_cap_gb: cap on what the worker may allocate on the CPU, in GiB; None = most of what
-    is free. timeout_s: longest wait for one answer."""
+    is free, infinity = none. timeout_s: longest wait for one answer."""
 
     memory_cap_gb: float | None = None
     timeout_s: float = 600.0
@@ -52,7 +53,7 @@ class Limits:
     @property
     def memory_bytes(self) -> int | None:
         if self.memory_cap_gb is not None:
-            return int(self.memory_cap_gb * 2**30)
+            return None if math.isinf(self.memory_cap_gb) else int(self.memory_cap_gb * 2**30)
         free = available_memory()
         return None if free is None else int(free * _SHARE_OF_FREE_MEMORY)
 

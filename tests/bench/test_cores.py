@@ -35,6 +35,9 @@ with cores.claim_cores(count, exclusive) as cpus:
 @pytest.fixture(autouse=True)
 def locks_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setattr(cores, "scratch_folder", lambda: tmp_path)
+    before = os.sched_getaffinity(0)
+    yield
+    assert os.sched_getaffinity(0) == before
 
 
 @pytest.fixture

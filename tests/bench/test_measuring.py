@@ -22,6 +22,7 @@ from efficient_attn.attention import (
     unregister_variant,
     variant_class,
 )
+from efficient_attn.bench import cell as cell_module
 from efficient_attn.bench import contention, environment, memory
 from efficient_attn.bench import store as store_module
 from efficient_attn.bench.cell import Contestant
@@ -309,6 +310,17 @@ def test_a_system_without_a_high_water_mark_says_so(
     monkeypatch.setattr(memory, "_CLEAR_REFS", tmp_path / "no" / "such")
     assert memory.reset_peak_rss() is None
     assert memory._status_bytes("NoSuchLine") is None
+
+
+@pytest.mark.parametrize(("device", "cap"), [("cpu", 2**30), ("cuda:0", None)])
+def test_an_accelerators_driver_is_not_capped(
+    monkeypatch: pytest.MonkeyPatch, device: str, cap: int | None
+) -> None:
+    given: list[Limits] = []
+    monkeypatch.setattr(cell_module, "Worker", lambda *arguments: given.append(arguments[-1]))
+    workload = replace(SMALL, device=device)
+    CostCell((FULL,), Limits(1.0, 60.0), workload, CostSettings()).start_worker(CostSubject)
+    assert given[0].memory_bytes == cap
 
 
 # --- what names a record -----------------------------------------------------------------------

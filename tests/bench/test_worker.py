@@ -119,8 +119,8 @@ def wait_until(what, seconds=10):
         ("Exit", "crashed", "exited with code 3; last output: farewell"),
         ("Killed", "crashed", "killed by SIGKILL"),
         ("Faulty", "crashed", "RuntimeError: a deliberate fault (contestants.py:"),
-        ("Quitter", "crashed", "SystemExit: 4"),
-        ("Interrupt", "crashed", "KeyboardInterrupt"),
+        ("Quitter", "crashed", "SystemExit: 4 (contestants.py:"),
+        ("Interrupt", "crashed", "KeyboardInterrupt: (contestants.py:"),
         ("Unspeakable", "crashed", "UnspeakableError, which cannot say more"),
         ("Recursion", "crashed", "RecursionError"),
         ("Hog", "oom", "allocate"),
@@ -192,6 +192,7 @@ def test_a_fork_of_the_contestant_has_no_say(start, family):
     assert [one.ask("act") for _ in range(3)] == [16] * 3
     assert one.ask("process")[0] == one.pid
     assert wait_until(lambda: len(family() - before) == 2), "the forks have ended"
+    assert one._output.text() == ""
 
 
 def test_output_is_drained_and_its_end_kept(start):
@@ -321,7 +322,7 @@ if __name__ == "__main__":
         [sys.executable, str(path)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, mark: "1"},
+        env={**os.environ, mark: "1", "TMPDIR": str(tmp_path)},
     )
     assert parent.stdout.readline() == "ready\n"
     here = len(marked(mark))
