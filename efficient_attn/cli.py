@@ -23,6 +23,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # A sweep's words are Hydra's, which argparse would take apart.
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["sweep"] and not {"-h", "--help"} & set(words):
+        if "--dry-run" not in words:  # workers' modules load while the sweep's own do
+            import_module("efficient_attn.bench.cell").start_server()
         return _command("sweep")(words[1:])
     chosen = parser.parse_args(words)
     if chosen.command is None:

@@ -71,19 +71,19 @@ class AccuracyCell(Cell):
 
     def run(self, contestants: Sequence[Contestant], progress: Progress) -> Iterator[Record]:
         """Train up to `workers` contestants at a time, each on `threads` cores of its own."""
-        shares = dict.fromkeys((one.name for one in contestants), 0.0)
+        shares = [0.0] * len(contestants)
 
-        def train(contestant: Contestant) -> Record:
+        def train(place: int, contestant: Contestant) -> Record:
             def report(step: int, steps: int, loss: float) -> None:
-                shares[contestant.name] = step / steps
-                share = sum(shares.values()) / len(shares)
+                shares[place] = step / steps
+                share = sum(shares) / len(shares)
                 progress(share, f"{contestant.name}: step {step}/{steps}, loss {loss:.3f}")
 
             return self._train(contestant, report)
 
         progress(0.0, "starting")
         with ThreadPoolExecutor(self.at_once) as pool:
-            trainings = [pool.submit(train, contestant) for contestant in contestants]
+            trainings = [pool.submit(train, *item) for item in enumerate(contestants)]
             try:
                 for training in as_completed(trainings):
                     yield training.result()

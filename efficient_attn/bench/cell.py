@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
+from multiprocessing import forkserver
 from typing import Any
 
 from efficient_attn.bench import environment
@@ -17,6 +18,13 @@ from efficient_attn.bench.worker import Limits, Worker, WorkerFailure, worker_co
 
 Progress = Callable[[float, str], None]
 """Told the share of the cell that is done, in [0, 1], and what is going on."""
+
+
+def start_server() -> None:
+    """Let the server that workers are forked from load its modules in the meantime."""
+    worker_context(PRELOAD)
+    forkserver.ensure_running()
+
 
 PRELOAD = ["efficient_attn.bench.preload"]
 

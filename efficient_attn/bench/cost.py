@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from efficient_attn.attention import refusal, variant_class
 from efficient_attn.bench import contention, memory
@@ -45,9 +46,12 @@ class CostSubject:
         """
         baseline = memory.reset_peak_rss()
         compile_ms = self._timed(1) if self.workload.compile else None
-        self._first_call_ms = self._timed(1)
+        outputs: list[Tensor] = []
+        self._first_call_ms = self._clock.milliseconds(
+            lambda: outputs.append(self._call()), self._call.reset, 1
+        )
         peak = memory.peak_rss()
-        self._require_finite()
+        self._require_finite(outputs)
         subject = self._call.subject
         return {
             "options": asdict(subject.core.options),
@@ -123,11 +127,9 @@ class CostSubject:
     def _timed(self, calls: int) -> float:
         return self._clock.milliseconds(self._call, self._call.reset, calls)
 
-    def _require_finite(self) -> None:
-        self._call.reset()
-        out = self._call()
+    def _require_finite(self, outputs: list[Tensor]) -> None:
         gradients = [leaf.grad for leaf in self._call.subject.leaves if leaf.grad is not None]
-        for what, tensors in (("output", [out]), ("gradient", gradients)):
+        for what, tensors in (("output", outputs), ("gradient", gradients)):
             broken = sum(int((~tensor.isfinite()).sum()) for tensor in tensors)
             if broken:
                 size = sum(tensor.numel() for tensor in tensors)

@@ -32,7 +32,7 @@ class CostSettings:
 
     target: float = 0.02
     min_rounds: int = 7
-    max_rounds: int = 40
+    max_rounds: int = 200
     budget_s: float = 15.0
     warm_up_s: float = 0.2
     warm_up_max_s: float = 1.0

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from efficient_attn.analysis.report_text import print_closing, print_slopes
+from efficient_attn.bench.cell import start_server
 from efficient_attn.bench.estimate import Estimate, estimate
 from efficient_attn.bench.plan import Redo
 from efficient_attn.bench.progress import SweepProgress
@@ -61,6 +62,7 @@ def run(plan: Plan, console: Console) -> int:
     )
     lost: list[str] = []
     if missing:
+        start_server()
         with SweepProgress(len(missing), console) as progress:
             lost = launch(plan, progress)
     else:

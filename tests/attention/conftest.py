@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from einops import rearrange
+from shipped import SHIPPED
 from torch import Tensor
 
 import efficient_attn as ea
@@ -80,7 +81,7 @@ class Case:
         return self.variant != "linformer" and not self.options.get("relative_bias")
 
 
-CASES = [Case(name, options) for name in ea.list_variants() for options in OPTIONS.get(name, [{}])]
+CASES = [Case(name, options) for name in SHIPPED for options in OPTIONS.get(name, [{}])]
 ONE_EACH = list({case.variant: case for case in reversed(CASES)}.values())[::-1]
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from shipped import SHIPPED
 
-import efficient_attn as ea
 from efficient_attn.attention import AttentionVariant, Capabilities, unregister_variant
 from efficient_attn.attention.conformance import Observation, observe
 from efficient_attn.commands import check
@@ -52,7 +52,7 @@ def test_observed_is_declared(case: Case, record_property: Callable[[str, object
     record_property("observed", dict(counts))  # workers send plain types only
 
 
-@pytest.mark.parametrize("name", ea.list_variants())
+@pytest.mark.parametrize("name", SHIPPED)
 def test_observed_is_declared_with_default_options(name: str) -> None:
     assert observe(name).differences == []
 

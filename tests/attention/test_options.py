@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from shipped import SHIPPED
 from torch import nn
 
 import efficient_attn as ea
 
 from .conftest import OPTIONS, qkv
 
-EACH_VARIANT = pytest.mark.parametrize("name", ea.list_variants())
+EACH_VARIANT = pytest.mark.parametrize("name", SHIPPED)
 
 
 def build(name: str, **options: Any) -> nn.Module:

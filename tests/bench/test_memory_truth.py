@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from memory_by_hand import by_hand
+from shipped import SHIPPED
 
-import efficient_attn as ea
 from efficient_attn.attention import variant_class
 from efficient_attn.bench import memory
 from efficient_attn.bench.cell import PRELOAD
@@ -19,11 +19,6 @@ from efficient_attn.bench.worker import Limits, Worker, worker_context
 from efficient_attn.bench.workload import Workload
 
 TOLERANCE = 0.02
-SHIPPED = [
-    name
-    for name in ea.list_variants()
-    if variant_class(name).__module__.startswith("efficient_attn.")
-]
 CONTESTANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in SHIPPED},
     "full, naive": ("full", {"implementation": "naive"}),
