@@ -2,16 +2,18 @@
 
     python benchmarks/truth.py
 
-Sleeping is at least as long as asked for (the system's timers wake a sleeper some tens of
-microseconds late), and comes on top of copying the values, which every toy returns. Allocations
-are of float32 numbers that live during the call, on top of that copy.
+A sleeper is woken late by the system's timers, by up to half a millisecond on a virtual machine:
+the truth is how long such sleeps take by a clock beside them in a plain loop. Allocations are of
+float32 numbers, freed before the toy returns a copy of its few values.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,8 +30,7 @@ from efficient_attn.bench.workload import Workload
 MILLISECONDS = (0.5, 2.0, 10.0, 50.0, 250.0)
 MEBIBYTES = (1, 16, 128, 1024)
 WORKLOAD = Workload(heads=1, head_dim=4, length=64)
-COPY = 64 * 4 * 4
-"""Bytes of the values, which a toy returns a copy of."""
+SLEEPS = 21
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Line:
     """measured between low and high (95 %), against the truth, in one unit."""
 
     what: str
+    asked: str
     unit: str
     truth: float
     measured: float
@@ -49,7 +51,7 @@ class Line:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; 0 when every memory is exact and every time within 10 %."""
+    """Print the table; 0 when every memory is within 0.1 % and every time within 10 %."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -60,8 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps([{**asdict(line), "error": line.error} for line in lines], indent=1))
     else:
         Console(width=110).print(_table(lines))
-    exact = all(line.measured == line.truth for line in lines if line.unit == "bytes")
-    return 0 if exact and all(abs(line.error) < 0.1 for line in lines) else 1
+    allowed = {"bytes": 0.001, "ms": 0.1}
+    return 0 if all(abs(line.error) < allowed[line.unit] for line in lines) else 1
 
 
 def _times() -> list[Line]:
@@ -69,8 +71,9 @@ def _times() -> list[Line]:
     return [
         Line(
             "sleeps",
+            f"{value:g} ms",
             "ms",
-            value,
+            _slept_ms(value),
             record.result["median_ms"],
             record.result["low_ms"],
             record.result["high_ms"],
@@ -84,8 +87,18 @@ def _memories() -> list[Line]:
     lines = []
     for value, record in zip(MEBIBYTES, _measure(asked), strict=True):
         peak = record.result["peak_tensor_bytes"]
-        lines.append(Line("allocates", "bytes", value * 2**20 + COPY, peak, peak, peak))
+        lines.append(Line("allocates", f"{value} MiB", "bytes", value * 2**20, peak, peak, peak))
     return lines
+
+
+def _slept_ms(milliseconds: float) -> float:
+    """What such a sleep takes by a clock beside it."""
+    times = []
+    for _ in range(SLEEPS):
+        start = time.perf_counter()
+        time.sleep(milliseconds / 1e3)
+        times.append((time.perf_counter() - start) * 1e3)
+    return statistics.median(times)
 
 
 def _measure(asked: Sequence[tuple[str, dict[str, Any]]]) -> list[Record]:
@@ -102,7 +115,7 @@ def _measure(asked: Sequence[tuple[str, dict[str, Any]]]) -> list[Record]:
 
 def _table(lines: Sequence[Line]) -> Table:
     made = Table(title="Measured against the truth", title_justify="left", box=None, pad_edge=False)
-    for heading in ("toy", "unit"):
+    for heading in ("toy", "asked", "unit"):
         made.add_column(heading)
     for heading in ("truth", "measured", "95 % interval", "error"):
         made.add_column(heading, justify="right")
@@ -110,7 +123,7 @@ def _table(lines: Sequence[Line]) -> Table:
         numbers = [line.truth, line.measured]
         shown = [f"{value:.3f}" if line.unit == "ms" else f"{value:.0f}" for value in numbers]
         interval = f"{line.low:.3f}–{line.high:.3f}" if line.unit == "ms" else "exact"
-        made.add_row(line.what, line.unit, *shown, interval, f"{line.error:+.2%}")
+        made.add_row(line.what, line.asked, line.unit, *shown, interval, f"{line.error:+.2%}")
     return made
 
 
