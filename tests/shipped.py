@@ -8,3 +8,8 @@ SHIPPED = [
     for name in ea.list_variants()
     if variant_class(name).__module__.startswith("efficient_attn.")
 ]
+
+
+def shipped(**abilities: bool) -> list[str]:
+    """Those with the abilities, asked for as in `list_variants`."""
+    return [name for name in ea.list_variants(**abilities) if name in SHIPPED]

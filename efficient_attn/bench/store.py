@@ -16,12 +16,12 @@ import os
 import secrets
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from efficient_attn.bench.environment import scratch_folder
 from efficient_attn.bench.record import AccuracyResult, CostResult, Record
 from efficient_attn.bench.workload import Workload
 
@@ -245,7 +245,7 @@ def _keep_elsewhere(target: Path, text: str) -> str:
     """Save a record that its folder refused; says where it is and how it gets back."""
     try:
         kept = unsaved_folder() / target.name
-        kept.parent.mkdir(mode=0o700, exist_ok=True)
+        kept.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _write_whole(kept, text)
     except OSError as error:
         return f"this one is lost, the temporary folder could not take it either: {_cause(error)}"
@@ -256,8 +256,7 @@ def _keep_elsewhere(target: Path, text: str) -> str:
 
 def unsaved_folder() -> Path:
     """Where records are kept that their own folder refused; OSError where nothing can be kept."""
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    return Path(tempfile.gettempdir()) / f"efficient-attn-unsaved-{user}"
+    return scratch_folder() / "unsaved"
 
 
 def _write_through(path: Path, text: str) -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from shipped import shipped
 
 from efficient_attn.attention import (
     AttentionVariant,
     Capabilities,
     UnsupportedAttention,
-    list_variants,
     register_variant,
     unregister_variant,
 )
@@ -76,7 +76,7 @@ def test_variant_that_cannot_be_causal_is_refused() -> None:
         fit(TASK, "linformer", {}, SMALL, Training(steps=1), seed=0)
 
 
-@pytest.mark.parametrize("variant", list_variants(causal=True))
+@pytest.mark.parametrize("variant", shipped(causal=True))
 def test_causal_variants_pass_the_probe(variant: str) -> None:
     model = TASK.build_model(variant, {}, SMALL)
     check_causality(model, next(TASK.batches(0, 2))[0], variant)

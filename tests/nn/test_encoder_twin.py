@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from shipped import SHIPPED
+from shipped import SHIPPED, shipped
 from torch import nn as torch_nn
 from torch.nn import functional as F
 
-from efficient_attn import UnsupportedAttention, list_variants
+from efficient_attn import UnsupportedAttention
 from efficient_attn.nn import TransformerEncoder, TransformerEncoderLayer
 
 B, N, D, H, FF = 3, 11, 32, 4, 48
@@ -138,7 +138,7 @@ def test_gradients_reach_every_parameter_of_every_variant(variant: str) -> None:
         assert weight.grad.isfinite().all(), name
 
 
-@pytest.mark.parametrize("variant", list_variants(key_padding=True))
+@pytest.mark.parametrize("variant", shipped(key_padding=True))
 def test_padded_content_moves_nothing(variant: str) -> None:
     layer = TransformerEncoderLayer(D, H, FF, variant=variant, max_len=N, short_conv=3)
     stack = TransformerEncoder(layer, 2).eval()
@@ -148,7 +148,7 @@ def test_padded_content_moves_nothing(variant: str) -> None:
     torch.testing.assert_close(*kept)
 
 
-@pytest.mark.parametrize("variant", list_variants(causal=True))
+@pytest.mark.parametrize("variant", shipped(causal=True))
 @pytest.mark.parametrize("spelled", ["flag", "float", "bool", "both"])
 def test_causality_in_every_spelling(variant: str, spelled: str) -> None:
     """torch.nn's stacks are told by a matrix; variants without pairwise masks must understand."""

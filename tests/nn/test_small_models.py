@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from shipped import SHIPPED
+from shipped import SHIPPED, shipped
 from torch import nn
 
-from efficient_attn import UnsupportedAttention, list_variants
+from efficient_attn import UnsupportedAttention
 from efficient_attn.nn import ImageClassifier, LanguageModel, SequenceClassifier
 
 SMALL = {"d_model": 16, "nhead": 2, "num_layers": 2}
@@ -81,7 +81,7 @@ def test_image_sizes_must_fit() -> None:
         ImageClassifier(5, image_size=(8, 12), **SMALL)(torch.randn(1, 3, 12, 8))
 
 
-@pytest.mark.parametrize("variant", list_variants(causal=True))
+@pytest.mark.parametrize("variant", shipped(causal=True))
 @pytest.mark.parametrize("short_conv", [0, 3])
 def test_language_model_is_causal(variant: str, short_conv: int) -> None:
     model = LanguageModel(20, max_len=16, variant=variant, short_conv=short_conv, **SMALL).eval()
