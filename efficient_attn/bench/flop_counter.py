@@ -1,15 +1,17 @@
 """Counting the FLOPs of a call by watching the operators that it runs.
 
-torch's own counter does not know the fused attention kernel of the CPU, takes causal kernels for
-full ones, and is blind to `nn.MultiheadAttention`'s fast path. Here fused kernels count the pairs
-of a query and a key that they see, two FLOPs per multiply-add and product: two products forward,
-five backward, of which one takes the scores anew (Dao et al. 2022, "FlashAttention").
+torch's own counter does not know the fused attention kernel of the CPU or products added in place,
+takes causal kernels for full ones, and is blind to `nn.MultiheadAttention`'s fast path. Here fused
+kernels count the pairs of a query and a key that they see, two FLOPs per multiply-add and product:
+two products forward, five backward, of which one takes the scores anew (Dao et al. 2022,
+"FlashAttention").
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import torch
@@ -75,6 +77,10 @@ def _added_matrix_vector(added: Any, matrix: Any, vector: Any, *args: Any, **kwa
     return 2 * matrix[0] * matrix[1]
 
 
+def _added_product(added: Any, left: Any, right: Any, *args: Any, **kwargs: Any) -> int:
+    return 2 * prod(left) * int(right[-1])
+
+
 def _dot(a: Any, b: Any, *args: Any, **kwargs: Any) -> int:
     return 2 * a[0]
 
@@ -103,6 +109,8 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
     aten.addmv: _added_matrix_vector,
     aten.dot: _dot,
     aten.convolution_backward: _convolution_backward,
+    aten.addmm_: _added_product,
+    aten.baddbmm_: _added_product,
 }
 for _name in _FORWARD:
     for _suffix in ("", "_backward"):

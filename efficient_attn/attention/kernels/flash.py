@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 
 def hand_written(*tensors: Tensor | None) -> bool:
@@ -88,9 +89,7 @@ def differentiable_gradients(
     For the backward of a kernel under ``create_graph=True``, when torch enables gradients in it.
     """
     wanted = [x for x in tensors if x.requires_grad]
-    found = iter(
-        torch.autograd.grad(
-            formula(*tensors), wanted, gradient, create_graph=True, allow_unused=True
-        )
-    )
+    with sdpa_kernel(SDPBackend.MATH):  # fused, it has no second derivative
+        out = formula(*tensors)
+    found = iter(torch.autograd.grad(out, wanted, gradient, create_graph=True, allow_unused=True))
     return [next(found) if x.requires_grad else None for x in tensors]

@@ -17,7 +17,7 @@ It cannot cross between sequences of different lengths: a window has no meaning 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -28,6 +28,9 @@ from torch import Tensor
 from efficient_attn.attention.arithmetic import attention_flops
 from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import as_pair, require_int
+from efficient_attn.attention.kernels.blockwise import blockwise_attention
+from efficient_attn.attention.kernels.flash import hand_written
+from efficient_attn.attention.kernels.parts import Part
 from efficient_attn.attention.masks import (
     AttentionMask,
     causal_keep,
@@ -39,6 +42,7 @@ from efficient_attn.attention.registry import Capabilities, register_variant
 from efficient_attn.attention.variant import AttentionVariant, KeyValueCache
 
 QUERIES_PER_BLOCK = 64
+MOST_RUNS = 8
 
 
 @dataclass(frozen=True)
@@ -101,17 +105,28 @@ class LocalWindow(AttentionVariant):
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
     ) -> Tensor:
         N = q.shape[-2]
-        left, right = self.options.sides
-        right = 0 if mask.causal else right
-        G = self.options.global_tokens
+        left, right, G = self._sizes(N, mask.causal)
+        by_hand = hand_written(q, k, v) and q.shape[-1] == v.shape[-1]
+        if dropout_p or G or not by_hand or _dense(N, left, right):
+            return self._formula(q, k, v, mask, dropout_p)
+        parts = _parts(N, left, right, mask.slopes)
+        plan = [parts]
+        if mask.key_padding is not None and not bool(mask.key_padding.all()):
+            plan = [_masked_parts(parts, exists) for exists in mask.key_padding]
+        return blockwise_attention(q, k, v, plan, lambda q, k, v: self._formula(q, k, v, mask))
+
+    def _formula(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
+    ) -> Tensor:
+        """What `forward` gives, differentiable by torch, on any device and in a traced program."""
+        N = q.shape[-2]
+        left, right, G = self._sizes(N, mask.causal)
         traced = torch.compiler.is_compiling()  # whose program must serve every length
-        if not traced:
-            left, right, G = min(left, N - 1), min(right, N - 1), min(G, N)
-            if N <= QUERIES_PER_BLOCK + left + right:  # the dense form is no larger than a block's
-                keep = intersect(
-                    mask.keep(N, N, q.device), self.visible(N, N, q.device, causal=mask.causal)
-                )
-                return masked_attention(q, k, v, keep, mask.bias(N, N, q.device), dropout_p)
+        if not traced and _dense(N, left, right):
+            keep = intersect(
+                mask.keep(N, N, q.device), self.visible(N, N, q.device, causal=mask.causal)
+            )
+            return masked_attention(q, k, v, keep, mask.bias(N, N, q.device), dropout_p)
         band = _Band(left, right, G, mask.slopes)
         if mask.key_padding is None or traced:
             out = _banded(q, k, v, band, mask.key_padding, dropout_p)
@@ -124,6 +139,15 @@ class LocalWindow(AttentionVariant):
             rows = F.pad(_global_rows(q, k, v, mask, G, dropout_p), (0, 0, 0, N - G))
             out = torch.where((torch.arange(N, device=q.device) < G)[:, None], rows, out)
         return out
+
+    def _sizes(self, N: int, causal: bool) -> tuple[int, int, int]:
+        """Keys seen on either side and global tokens, none of them beyond the N tokens."""
+        left, right = self.options.sides
+        right = 0 if causal else right
+        G = self.options.global_tokens
+        if torch.compiler.is_compiling():
+            return left, right, G
+        return min(left, N - 1), min(right, N - 1), min(G, N)
 
     def step(
         self,
@@ -168,14 +192,15 @@ class LocalWindow(AttentionVariant):
     ) -> int:
         """Blocks against their whole spans and the global keys, and the global queries apart."""
         N = queries
-        left, right = (min(side, N - 1) for side in self.options.sides)
-        right = 0 if causal else right
-        G = min(self.options.global_tokens, N)
+        left, right, G = self._sizes(N, causal)
         C = QUERIES_PER_BLOCK
-        if N <= C + left + right:
+        if _dense(N, left, right):
             pairs = N * N
-        else:
+        elif G:
             pairs = block_count(N, C) * C * (G + C + left + right) + G * N
+        else:
+            parts = _parts(N, left, right, None)
+            pairs = sum(part.blocks * part.rows * part.span for part in parts)
         return attention_flops(batch * self.heads * pairs, self.head_dim, backward=backward)
 
     def step_flops(self, batch: int, context: int, tokens: int) -> int:
@@ -193,6 +218,58 @@ class LocalWindow(AttentionVariant):
     def _cached(self, context: int) -> int:
         """Entries of the cache after `context` tokens."""
         return min(context, self.options.global_tokens + self.options.sides[0])
+
+
+def _dense(N: int, left: int, right: int) -> bool:
+    """Whether every query against every key, in one call, is faster than by blocks."""
+    return N <= 2 * (left + right) + 3 * QUERIES_PER_BLOCK
+
+
+def _parts(N: int, left: int, right: int, slopes: Tensor | None) -> list[Part]:
+    """The blocks whose spans lie inside the sequence, and one block at either end."""
+    C = QUERIES_PER_BLOCK
+    low, high = block_count(left, C), (N - right) // C
+    ends = ((0, low * C, 0, low * C + right), (high * C, N, high * C - left, N))
+    parts = [
+        Part(1, stop - start, start, until - since, since, mask)
+        for start, stop, since, until in ends
+        for mask in [_band_mask(start, stop, since, until, left, right, slopes)]
+        if start < stop
+    ]
+    span = C + left + right
+    mask = _band_mask(left, left + C, 0, span, left, right, slopes)
+    inside = Part(high - low, C, low * C, span, low * C - left, mask, outer=slopes is None)
+    return [inside, *parts]
+
+
+def _band_mask(
+    start: int, stop: int, since: int, until: int, left: int, right: int, slopes: Tensor | None
+) -> Tensor:
+    """Mask [1, 1 or H, n, m] of the queries start ... stop for the keys since ... until."""
+    i, j = torch.arange(start, stop), torch.arange(since, until)
+    far = (j < i[:, None] - left) | (j > i[:, None] + right)
+    bias = torch.zeros(1, 1, 1, 1) if slopes is None else distance_bias(slopes, i, j)
+    return bias.masked_fill(far, float("-inf"))
+
+
+def _masked_parts(parts: list[Part], exists: Tensor) -> list[Part]:
+    """The same without the keys that do not exist [N], runs of blocks that see padding apart."""
+    masked = []
+    for part in parts:
+        spans = exists[part.key :].unfold(0, part.span, part.rows)[: part.blocks]
+        runs = torch.unique_consecutive(spans.all(-1), return_counts=True)
+        whole, counts = (x.tolist() for x in runs)
+        if len(counts) > MOST_RUNS:
+            whole, counts = [False], [part.blocks]
+        start = 0
+        for free, count in zip(whole, counts, strict=True):
+            run = part.piece(start, count)
+            if not free and run.mask is not None:
+                hidden = ~spans[start : start + count, None, None, :]
+                run = replace(run, mask=run.mask.masked_fill(hidden, float("-inf")), outer=False)
+            masked.append(run)
+            start += count
+    return masked
 
 
 class _Band(NamedTuple):

@@ -33,6 +33,9 @@ from torch import Tensor, nn
 from efficient_attn.attention.arithmetic import attention_flops
 from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import OptionError, as_pair, require_choice, require_int
+from efficient_attn.attention.kernels.blockwise import blockwise_attention
+from efficient_attn.attention.kernels.flash import hand_written
+from efficient_attn.attention.kernels.parts import IndexedPart, Part
 from efficient_attn.attention.masks import (
     AttentionMask,
     causal_keep,
@@ -162,8 +165,9 @@ class ShiftedWindow(AttentionVariant):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
     ) -> Tensor:
+        bias = self._window_bias(q.device, mask.slopes)
         on = self._on_sequence if self.options.grid is None else self._on_grid
-        return on(q, k, v, mask, dropout_p)
+        return on(q, k, v, mask, bias, dropout_p)
 
     def visible(self, N: int, M: int, device: torch.device, *, causal: bool) -> Tensor:
         if self.options.grid is None:
@@ -220,23 +224,16 @@ class ShiftedWindow(AttentionVariant):
         backward: bool = False,
         padded: bool = False,
     ) -> int:
-        """Every window whole, padding included.
-
-        In training a relative bias, which needs a gradient, has the scores written out.
-        """
+        """On a grid every window whole, padding included; on a sequence what there is of it."""
         if self.options.grid is None:
             (window,), (shift,) = self.options.windows, self.options.shifts
-            counts = [block_count(-shift % window + queries, window)]
+            parts = _sequence_parts(queries, window, shift, causal=causal)
+            pairs = sum(part.blocks * part.rows * part.span for part in parts)
         else:
             axes = zip(self.options.grid, self.options.windows, strict=True)
             counts = [block_count(length, window) for length, window in axes]
-        pairs = prod(counts) * prod(self.options.windows) ** 2
-        return attention_flops(
-            batch * self.heads * pairs,
-            self.head_dim,
-            backward=backward,
-            written_out=self.options.relative_bias,
-        )
+            pairs = prod(counts) * prod(self.options.windows) ** 2
+        return attention_flops(batch * self.heads * pairs, self.head_dim, backward=backward)
 
     def step_flops(self, batch: int, context: int, tokens: int) -> int:
         (window,), (shift,) = self.options.windows, self.options.shifts
@@ -265,8 +262,49 @@ class ShiftedWindow(AttentionVariant):
         relative = self._bias(queries[:, None], keys[:, None])
         return relative if bias is None else relative + bias
 
+    def _window_bias(self, device: torch.device, slopes: Tensor | None) -> Tensor | None:
+        """What is added to the scores of every window, [H, T, T]; None = nothing."""
+        if slopes is None and self.relative_bias is None:
+            return None
+        if self.options.grid is None:
+            slots = torch.arange(self.options.windows[0], device=device)
+            bias = self._slot_bias(slots, slots, slopes)
+        else:
+            height, width = (torch.arange(size, device=device) for size in self.options.windows)
+            slots = torch.cartesian_prod(height, width)
+            bias = self._bias(slots, slots)
+        return None if bias is None else bias[0]
+
     def _on_sequence(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: AttentionMask,
+        bias: Tensor | None,
+        dropout_p: float,
+    ) -> Tensor:
+        if dropout_p or not hand_written(q, k, v, bias) or q.shape[-1] != v.shape[-1]:
+            return self._sequence_formula(q, k, v, mask, bias, dropout_p)
+        (T,), (shift,) = self.options.windows, self.options.shifts
+        parts = _sequence_parts(q.shape[-2], T, shift, causal=mask.causal)
+        plan = [parts]
+        if mask.key_padding is not None and not bool(mask.key_padding.all()):
+            plan = [[_hidden(part, exists) for part in parts] for exists in mask.key_padding]
+
+        def formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+            return self._sequence_formula(q, k, v, mask, bias, 0.0)
+
+        return blockwise_attention(q, k, v, plan, formula, bias)
+
+    def _sequence_formula(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: AttentionMask,
+        bias: Tensor | None,
+        dropout_p: float,
     ) -> Tensor:
         """Padding in front by what the shift leaves of a window makes every group a window."""
         B, H, N, _ = q.shape
@@ -288,49 +326,42 @@ class ShiftedWindow(AttentionVariant):
             keep = F.pad(exists, (front, back)).unfold(1, T, T)[:, :, None]
         if mask.causal:
             keep = intersect(keep, causal_keep(T, T, q.device))
-        slots = torch.arange(T, device=q.device)
-        bias = self._slot_bias(slots, slots, mask.slopes)
         if bias is not None:
-            bias = rearrange(bias, "1 h i j -> h 1 i j").repeat(B, 1, 1, 1)
+            bias = bias[:, None].repeat(B, 1, 1, 1)
         out = masked_attention(partition(q), partition(k), partition(v), keep, bias, dropout_p)
         return join(out, B, front, N)
 
     def _on_grid(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: AttentionMask,
+        bias: Tensor | None,
+        dropout_p: float,
     ) -> Tensor:
         """Rows are gathered into windows by index, and back: the roll and the cut in one."""
-        B, _, N, _ = q.shape
-        windows = self._windows(N, q.device)
-        into, T = windows.tokens.flatten(), windows.tokens.shape[1]
+        windows = self._windows(q.shape[-2], q.device)
+        keep = self._keep(windows, mask.key_padding)
 
-        def partition(x: Tensor) -> Tensor:
-            rows = x.transpose(1, 2).index_select(1, into)
-            return rearrange(rows, "b (c t) h d -> (b c) h t d", t=T)
+        def formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+            return _grid_formula(q, k, v, windows, keep, bias, dropout_p)
 
-        keep = self._keep(windows, mask.key_padding, B)
-        bias = None
-        if self.relative_bias is not None:
-            height, width = self.options.windows
-            slots = torch.cartesian_prod(
-                torch.arange(height, device=q.device), torch.arange(width, device=q.device)
-            )
-            bias = self._bias(slots, slots)
-        out = masked_attention(partition(q), partition(k), partition(v), keep, bias, dropout_p)
-        rows = rearrange(out, "(b c) h t d -> b (c t) h d", b=B)
-        return rows.index_select(1, windows.slot_of).transpose(1, 2)
+        if not dropout_p and hand_written(q, k, v, bias) and q.shape[-1] == v.shape[-1]:
+            plan = _grid_plan(windows, keep)
+            return blockwise_attention(q, k, v, plan, formula, bias)
+        return formula(q, k, v, bias)
 
-    def _keep(self, windows: _Windows, exists: Tensor | None, B: int) -> Tensor | None:
-        """Bool [B·windows, 1, T or 1, T]; None when every window is whole and unmasked."""
+    def _keep(self, windows: _Windows, exists: Tensor | None) -> Tensor | None:
+        """Bool [1 or B, windows, T or 1, T]; None when every window is whole and unmasked."""
         keep = None
-        group = windows.group
         if not windows.whole:
-            keep = group[:, :, None] == group[:, None, :]
-            keep = rearrange(keep, "c i j -> 1 c 1 i j")
+            group = windows.group
+            keep = (group[:, :, None] == group[:, None, :]) & (group != -2)[:, None, :]
+            keep = keep[None]
         if exists is not None:
-            keep = intersect(keep, rearrange(exists[:, windows.tokens], "b c t -> b c 1 1 t"))
-        if keep is None:
-            return None
-        return rearrange(keep.expand(B, *keep.shape[1:]), "b c h i j -> (b c) h i j")
+            keep = intersect(keep, exists[:, windows.tokens][:, :, None])
+        return keep
 
     def _windows(self, N: int, device: torch.device) -> _Windows:
         assert self.options.grid is not None
@@ -378,6 +409,72 @@ class _Windows(NamedTuple):
     whole: bool
 
 
+def _grid_plan(windows: _Windows, keep: Tensor | None) -> list[list[IndexedPart]]:
+    """The windows as blocks; those that need no mask, which come first, in a part of their own."""
+    count, T = windows.tokens.shape
+    real = None if windows.tokens.numel() == len(windows.slot_of) else windows.group != -2
+    part = IndexedPart(count, T, 0, T, 0, index=windows.tokens, real=real)
+    if keep is None:
+        return [[part]]
+    plans = []
+    for seen in keep:
+        free = int(seen.flatten(1).all(-1).long().cumprod(0).sum())
+        mask = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[:, None]
+        parts = [part.piece(0, free), replace(part, mask=mask).piece(free, count - free)]
+        plans.append([part for part in parts if part.blocks])
+    return plans
+
+
+def _grid_formula(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    windows: _Windows,
+    keep: Tensor | None,
+    bias: Tensor | None,
+    dropout_p: float,
+) -> Tensor:
+    """Attention within the windows; keep: [1 or B, windows, T or 1, T], bias: [H, T, T]."""
+    B, T = q.shape[0], windows.tokens.shape[1]
+
+    def partition(x: Tensor) -> Tensor:
+        rows = x.transpose(1, 2).index_select(1, windows.tokens.flatten())
+        return rearrange(rows, "b (c t) h d -> (b c) h t d", t=T)
+
+    if keep is not None:
+        keep = rearrange(keep.expand(B, -1, -1, -1), "b c i j -> (b c) 1 i j")
+    if bias is not None:
+        bias = bias[None]
+    out = masked_attention(partition(q), partition(k), partition(v), keep, bias, dropout_p)
+    rows = rearrange(out, "(b c) h t d -> b (c t) h d", b=B)
+    return rows.index_select(1, windows.slot_of).transpose(1, 2)
+
+
+def _sequence_parts(N: int, T: int, shift: int, *, causal: bool) -> list[Part]:
+    """The groups of a sequence: what the shift leaves of the first window, and all others."""
+    first = min(shift, N)
+    whole = (N - first) // T
+    rest = first + whole * T
+    sizes = ((1, 0, first, T - shift), (whole, first, T, 0), (1, rest, N - rest, 0))
+    return [
+        Part(blocks, rows, start, rows, start, _causal_mask(rows) if causal else None, slot=slot)
+        for blocks, start, rows, slot in sizes
+        if blocks and rows
+    ]
+
+
+def _causal_mask(rows: int) -> Tensor:
+    return torch.full((1, 1, rows, rows), float("-inf")).triu(1)
+
+
+def _hidden(part: Part, exists: Tensor) -> Part:
+    """The part without the keys that do not exist [N]."""
+    stop = part.key + part.blocks * part.rows
+    seen = exists[part.key : stop].view(part.blocks, 1, 1, part.span)
+    mask = torch.zeros(1) if part.mask is None else part.mask
+    return replace(part, mask=mask.masked_fill(~seen, float("-inf")))
+
+
 def _cut(length: int, window: int, shift: int, device: torch.device) -> _Windows:
     """Cut one axis, padded to whole windows and then rolled by −shift."""
     padded = -(-length // window) * window
@@ -405,5 +502,10 @@ def _cross(vertical: _Windows, horizontal: _Windows, columns: int) -> _Windows:
     height, width = vertical.tokens.shape[1], horizontal.tokens.shape[1]
     v, h = vertical.slot_of[:, None], horizontal.slot_of[None, :]
     window = (v // height) * horizontal.tokens.shape[0] + h // width
-    slot_of = window * (height * width) + (v % height) * width + h % width
-    return _Windows(tokens, group, slot_of.flatten(), vertical.whole and horizontal.whole)
+    within = (v % height) * width + h % width
+    # Windows of one group come first: they need no mask.
+    mixed = (group != group[:, :1]).any(-1)
+    order = mixed.byte().argsort(stable=True)
+    place = order.argsort()
+    slot_of = (place[window] * (height * width) + within).flatten()
+    return _Windows(tokens[order], group[order], slot_of, vertical.whole and horizontal.whole)

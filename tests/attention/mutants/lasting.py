@@ -18,8 +18,8 @@ SHAPES = [
         "axes of the bias swapped",
         "shifted_window",
         SHIFTED,
-        "torch.arange(height, device=q.device), torch.arange(width, device=q.device)",
-        "torch.arange(width, device=q.device), torch.arange(height, device=q.device)",
+        "torch.cartesian_prod(height, width)",
+        "torch.cartesian_prod(width, height)",
     ),
     Mutation(
         10,
@@ -100,9 +100,9 @@ RANDOMNESS = [
         "one short batch narrows the window for ever",
         "local_window",
         LOCAL,
-        "left, right, G = min(left, N - 1),",
+        "return min(left, N - 1), min(right, N - 1), min(G, N)",
         'left = self.__dict__["_left"] = min(left, N - 1, self.__dict__.get("_left", left))\n'
-        "            left, right, G = min(left, N - 1),",
+        "        return min(left, N - 1), min(right, N - 1), min(G, N)",
     ),
 ]
 

@@ -124,8 +124,8 @@ BENCHMARKS = [
         "a sparse method computed densely",
         "local_window",
         LOCAL,
-        "if N <= QUERIES_PER_BLOCK + left + right:",
-        "if True:",
+        "return N <= 2 * (left + right) + 3 * QUERIES_PER_BLOCK",
+        "return True",
     ),
     Mutation(
         13,

@@ -237,7 +237,7 @@ LEAKS = [
         "long sequences look to the right",
         "local_window",
         LOCAL,
-        "right = 0 if mask.causal else right",
+        "right = 0 if causal else right",
         "right = self.options.sides[1]",
     ),
     Mutation(

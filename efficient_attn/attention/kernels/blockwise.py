@@ -1,0 +1,244 @@
+"""Softmax attention of blocks of queries to a span of keys each: windows, sliding or not.
+
+Forward, all blocks of a part are one call of torch's fused attention on strided views; spans may
+overlap, and nothing is copied to make them. torch's backward is slow on short blocks, so that the
+gradients are taken here from output and log-sum-exp (Dao et al. 2022, "FlashAttention",
+algorithm 4), head by head, in two workspaces that stay in the cache:
+
+    P = exp(q kᵀ/√D + mask − lse),  dS = P∘(g vᵀ − Σ g·out),
+    dq = dS k/√D,  dk = dSᵀ q/√D,  dv = Pᵀ g,  dbias = Σ dS
+
+The exponential is taken to base 2: that one is fast at −inf, and what underflows is kept at a
+normal number, since subnormal ones slow a matrix product down forty times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from efficient_attn.attention.kernels.flash import differentiable_gradients, flash, under_autocast
+from efficient_attn.attention.kernels.parts import Part
+
+WORKSPACE = 2 * 2**20
+"""Scores in each workspace of the backward pass, but for a block that has more."""
+
+GATHERED = 2 * 2**20
+"""Bytes of queries that are gathered for one call of the fused kernel."""
+
+_LOG2_E = math.log2(math.e)
+_LOWEST_EXPONENT = -100.0
+
+
+Plan = Sequence[Sequence[Part]]
+"""The parts of every sample, which together hold all its queries, or one list for all samples."""
+
+
+def blockwise_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    plan: Plan,
+    formula: Callable[..., Tensor],
+    bias: Tensor | None = None,
+) -> Tensor:
+    """q, k, v [B, H, N, D] of one width -> [B, H, N, D].
+
+    plan: one list of parts for each sample, or one list for all. bias: [H, T, T], learned, added
+    to the scores of every window of T. formula: the same attention of (q, k, v, bias),
+    differentiable by torch, for second derivatives.
+    """
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in under_autocast(q, k, v))
+    with torch.autocast(q.device.type, enabled=False):
+        tensors = (q, k, v) if bias is None else (q, k, v, bias)
+        if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
+            return _forward(q, k, v, bias, plan)[0]
+        out: Tensor = _Blockwise.apply(q, k, v, bias, plan, formula)
+        return out
+
+
+class _Blockwise(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        plan: Plan,
+        formula: Callable[..., Tensor],
+    ) -> Tensor:
+        out, lse = _forward(q, k, v, bias, plan)
+        ctx.save_for_backward(q, k, v, bias, out, lse)
+        ctx.plan, ctx.formula = plan, formula
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, bias, out, lse = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            tensors = (q, k, v) if bias is None else (q, k, v, bias)
+            found = differentiable_gradients(ctx.formula, tensors, gradient)
+            return (*found, *[None] * (6 - len(found)))
+        with torch.autocast(q.device.type, enabled=False):
+            gradients = _backward(gradient, q, k, v, bias, out, lse, ctx.plan)
+        return (*gradients, None, None)
+
+
+def _forward(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, plan: Plan
+) -> tuple[Tensor, Tensor]:
+    """The output [B, H, N, D] and log-sum-exp [B, H, N]."""
+    B, H, N, D = q.shape
+    work = torch.promote_types(q.dtype, torch.float32)
+    outs, logs = [], []
+    for parts, (x, y, z) in _samples(plan, _alike(plan, bias), q, k, v):
+        only = parts[0] if len(parts) == 1 else None
+        if type(only) is Part and only.blocks * only.rows == N:
+            out, lse = _fused(only, x, y, z, bias)
+            outs.append(out.transpose(1, 2).reshape(N, -1, D))
+            logs.append(lse.transpose(0, 1).reshape(-1, N))
+            continue
+        rows = torch.empty(N, len(x), D, dtype=q.dtype)
+        log = torch.empty(len(x), N, dtype=work)
+        for part in parts:
+            for piece in part.split(_blocks_at_once(part, x)):
+                out, lse = _fused(piece, x, y, z, bias)
+                piece.store(rows.transpose(0, 1), out)
+                piece.store(log[..., None], lse[..., None])
+        outs.append(rows)
+        logs.append(log)
+    out = outs[0][None] if len(outs) == 1 else torch.stack(outs)
+    lse = logs[0] if len(logs) == 1 else torch.stack(logs)
+    return out.unflatten(2, (-1, H)).permute(0, 2, 3, 1, 4).flatten(0, 1), lse.view(B, H, N)
+
+
+def _blocks_at_once(part: Part, x: Tensor) -> int:
+    """Views cost nothing, and all blocks go at once; of gathered rows a cacheful."""
+    if type(part) is Part:
+        return part.blocks
+    return max(1, GATHERED // (part.rows * x.shape[0] * x.shape[2] * x.element_size()))
+
+
+def _fused(
+    part: Part, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Output [blocks, H, rows, D] and log-sum-exp [blocks, H, rows] of a sample's [H, N, D]."""
+    added = part.added(bias, torch.promote_types(q.dtype, torch.float32))
+    return flash(part.queries(q), part.keys(k), part.keys(v), added)
+
+
+def _backward(
+    gradient: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    plan: Plan,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    work = torch.promote_types(q.dtype, torch.float32)
+    if gradient.stride(-1) != 1:
+        gradient = gradient.contiguous()
+    # Rows side by side: products are added in place to them.
+    dq, dk, dv = (torch.zeros(x.shape, dtype=work) for x in (q, k, v))
+    dbias = None if bias is None else torch.zeros_like(bias, dtype=work)
+    tensors = (gradient, q, k, v, out, lse, dq, dk, dv)
+    for parts, views in _samples(plan, _alike(plan, bias), *tensors):
+        _sample_gradients(parts, views, bias, dbias)
+    if dbias is not None and bias is not None:
+        dbias = dbias.to(bias.dtype)
+    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), dbias
+
+
+def _samples(
+    plan: Plan, merge: bool, *tensors: Tensor
+) -> Iterator[tuple[Sequence[Part], list[Tensor]]]:
+    """Each sample's parts, and its [H, N, ...] of the tensors [B, H, N, ...].
+
+    merge: with the same parts for all, take samples as further heads, where the strides let them.
+    """
+    B, H = tensors[0].shape[:2]
+    if B == 1 or (merge and all(x.stride(0) == H * x.stride(1) for x in tensors)):
+        yield plan[0], [x.flatten(0, 1) for x in tensors]
+        return
+    for b in range(B):
+        yield plan[b % len(plan)], [x[b] for x in tensors]
+
+
+def _alike(plan: Plan, bias: Tensor | None) -> bool:
+    """Whether all heads of all samples have the same masks."""
+    masks = [part.mask for part in plan[0] if part.mask is not None]
+    return len(plan) == 1 and bias is None and all(mask.shape[1] == 1 for mask in masks)
+
+
+def _sample_gradients(
+    parts: Sequence[Part], views: Sequence[Tensor], bias: Tensor | None, dbias: Tensor | None
+) -> None:
+    """Add to dq, dk, dv [H, N, D], the last of the views, and to dbias [H, T, T] what the parts of
+    a sample give."""
+    g, q, k, v, out, lse, dq, dk, dv = views
+    H, work = q.shape[0], dq.dtype
+    scale = q.shape[-1] ** -0.5
+    exponents = lse[..., None] * -_LOG2_E
+    dots = torch.stack(
+        [-(a.to(work) * b).sum(-1, keepdim=True) for a, b in zip(g, out, strict=True)]
+    )
+    pieces = [piece for part in parts for piece in part.split(WORKSPACE // part.block_size or 1)]
+    space = dq.new_empty(2, max(piece.blocks * piece.block_size for piece in pieces))
+    for part in pieces:
+        mask = part.added(bias, work)
+        if mask is not None:
+            mask = mask * _LOG2_E
+        for heads in _head_groups(part, H, space.shape[1]):
+            queries, gradients = (_widen(part.queries, part, x[heads], work) for x in (q, g))
+            keys, values = (_widen(part.keys, part, x[heads], work) for x in (k, v))
+            exponent, dot = (part.queries(x[heads]).flatten(0, 1) for x in (exponents, dots))
+            shape = (len(queries), part.rows, part.span)
+            P, dS = (x[: math.prod(shape)].view(shape) for x in space)
+            torch.baddbmm(exponent, queries, keys.mT, alpha=scale * _LOG2_E, out=P)
+            P.clamp_min_(_LOWEST_EXPONENT)
+            _add_mask(P, mask, part, heads)
+            P.exp2_()
+            torch.baddbmm(dot, gradients, values.mT, out=dS)
+            dS.mul_(P)
+            part.add_to_queries(dq[heads], dS, keys, scale)
+            part.add_to_keys(dk[heads], dS, queries, scale)
+            part.add_to_keys(dv[heads], P, gradients, 1.0)
+            if dbias is not None:
+                window = slice(part.slot, part.slot + part.rows)
+                dbias[heads, window, window] += dS.unflatten(0, (part.blocks, -1)).sum(0)
+
+
+def _head_groups(part: Part, H: int, scores: int) -> Iterator[slice]:
+    """One head at a time; a block alone in its part is taken with those of further heads."""
+    alone = part.blocks == 1 and type(part) is Part
+    step = max(1, scores // part.block_size) if alone else 1
+    for first in range(0, H, step):
+        yield slice(first, min(first + step, H))
+
+
+def _widen(view: Callable[[Tensor], Tensor], part: Part, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """[blocks·h, rows or span, D] of x [h, N, D] in dtype, h or the number of blocks being 1."""
+    if part.blocks > 1:  # spans overlap: x has fewer rows than they
+        return view(x.to(dtype)).flatten(0, 1)
+    return view(x).flatten(0, 1).to(dtype)
+
+
+def _add_mask(scores: Tensor, mask: Tensor | None, part: Part, heads: slice) -> None:
+    """Add the mask [1 or blocks, 1 or H, 1 or rows, span] to scores [blocks·h, rows, span]."""
+    if mask is None:
+        return
+    if mask.shape[1] > 1:
+        mask = mask[:, heads]
+    mask = mask.flatten(0, 1)
+    if part.outer and part.span > 2 * part.rows:
+        scores[..., : part.rows] += mask[..., : part.rows]
+        scores[..., -part.rows :] += mask[..., -part.rows :]
+    else:
+        scores += mask
