@@ -11,13 +11,15 @@ precision also a copy of the block of scores.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from efficient_attn.attention.variants import local_window, performer
+from efficient_attn.attention.kernels import blockwise as blockwise_kernel
+from efficient_attn.attention.kernels.parts import Part
+from efficient_attn.attention.variants import local_window, performer, shifted_window
 from efficient_attn.bench.passes import Call
 from efficient_attn.bench.workload import Workload
 
@@ -167,63 +169,47 @@ def linformer(s: Sizes, options: Any) -> Terms:
     }
 
 
-def windows(s: Sizes, *, count: int, rows: int, keys: int, mask: Terms, padded: Terms) -> Terms:
-    """`count` windows per head of `rows` queries and `keys` keys under a mask, if there is one.
+def blockwise(s: Sizes, parts: Sequence[Part], heads: int) -> Terms:
+    """Parts of `heads` heads each, whose masks are kept for the backward pass.
 
-    mask: bool masks alive in the forward pass, and "mask as numbers", that which the kernel adds.
-    A mask means a copy of the output in which the queries that see nothing are zero.
+    One part that has all queries leaves its output as the answer; several are put together.
     """
-    fused = fused_forward(s, s.heads * count, rows, keys)
-    numbers = {name: size for name, size in mask.items() if name == "mask as numbers"}
-    flags = {name: size for name, size in mask.items() if name not in numbers}
-    copy = {"output with zeros": fused["output"]} if mask else {}
-    if s.backward:
-        gradient = {"gradient of the output with zeros": fused["output"]} if mask else {}
-        kernel = fused_backward(s, s.heads * count, rows, keys)
-        return {**padded, **numbers, **copy, **gradient, **kernel}
-    after = {"output": fused["output"], **copy}
-    return most({**padded, **mask, **fused}, {**padded, **flags, **after})
+    masks = {"masks": sum(part.mask.nbytes for part in parts if part.mask is not None)}
+    answer = {"answer": s.tensor, "its log-sum-exp": s.heads * s.N * FP32}
+    if not s.backward:
+        fused = [fused_forward(s, part.blocks * heads, part.rows, part.span) for part in parts]
+        together = {} if len(parts) == 1 else answer
+        return {**masks, **together, **most(*fused)}
+    pieces = [
+        piece
+        for part in parts
+        for piece in part.split(max(1, blockwise_kernel.WORKSPACE // part.block_size))
+    ]
+    scores = max(piece.blocks * piece.block_size for piece in pieces)
+    gradients = {"gradients of q, k and v, in fp32": 3 * s.fp32}
+    loop = {
+        "exponents and dots": 2 * s.heads * s.N * FP32,
+        "scores and their gradients": 2 * scores * FP32,
+        "q, k, v and the gradient of a head in fp32": s.half * 4 * s.N * s.D * FP32,
+        "mask to base 2": max(part.mask.nbytes for part in parts if part.mask is not None)
+        if masks["masks"]
+        else 0,
+    }
+    rounded = {"gradients of q, k and v": s.half * 3 * s.tensor}
+    return {**masks, **answer, **gradients, **most(loop, rounded)}
 
 
 def local(s: Sizes, options: Any) -> Terms:
     left, right = options.sides
-    right = 0 if s.causal else right
-    C = local_window.QUERIES_PER_BLOCK
-    blocks = -(-s.N // C)
-    tail = blocks * C - s.N
-    span = C + left + right
-    width = s.heads * s.D * s.itemsize
-    padded = {
-        "padded q": (tail > 0) * width * blocks * C,
-        "padded k and v": 2 * width * (left + blocks * C + right),
-    }
-    scores = blocks * C * span  # of one head: all have the same mask
-    mask = {
-        "position of every slot": blocks * span * INT64,
-        "who sees whom": scores * BOOL,
-        "the same, with queries that see nothing": scores * BOOL,
-        "mask as numbers": scores * s.itemsize,
-    }
-    return windows(s, count=blocks, rows=C, keys=span, mask=mask, padded=padded)
+    parts = local_window._parts(s.N, left, 0 if s.causal else right, None)
+    return blockwise(s, parts, s.heads)
 
 
 def shifted(s: Sizes, options: Any) -> Terms:
     """On a sequence."""
     (T,), (shift,) = options.windows, options.shifts
-    front = -shift % T
-    count = -(-(front + s.N) // T)
-    pads = count * T > s.N
-    padded = {"padded q, k and v": pads * 3 * s.heads * count * T * s.D * s.itemsize}
-    rows = T if s.causal else 1  # without causality, every query of a window has the same mask
-    scores = (count if pads else 1) * rows * T
-    mask = {
-        "who sees whom": scores * BOOL,
-        "the same, with queries that see nothing": scores * BOOL,
-        "mask as numbers": scores * s.itemsize,
-    }
-    if not pads and not s.causal:
-        mask = {}
-    return windows(s, count=count, rows=T, keys=T, mask=mask, padded=padded)
+    parts = shifted_window._sequence_parts(s.N, T, shift, causal=s.causal)
+    return blockwise(s, parts, s.heads)
 
 
 def favor(s: Sizes, options: Any) -> Terms:

@@ -107,9 +107,7 @@ def _forward(
         log = torch.empty(len(x), N, dtype=work)
         for part in parts:
             for piece in part.split(_blocks_at_once(part, x)):
-                out, lse = _fused(piece, x, y, z, bias)
-                piece.store(rows.transpose(0, 1), out)
-                piece.store(log[..., None], lse[..., None])
+                _store_fused(piece, x, y, z, bias, rows.transpose(0, 1), log[..., None])
         outs.append(rows)
         logs.append(log)
     out = outs[0][None] if len(outs) == 1 else torch.stack(outs)
@@ -122,6 +120,15 @@ def _blocks_at_once(part: Part, x: Tensor) -> int:
     if type(part) is Part:
         return part.blocks
     return max(1, GATHERED // (part.rows * x.shape[0] * x.shape[2] * x.element_size()))
+
+
+def _store_fused(
+    part: Part, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, rows: Tensor, log: Tensor
+) -> None:
+    """Put what the part gives into rows [H, N, D] and log [H, N, 1]."""
+    out, lse = _fused(part, q, k, v, bias)
+    part.store(rows, out)
+    part.store(log, lse[..., None])
 
 
 def _fused(
