@@ -57,6 +57,27 @@ class AttentionVariant(nn.Module):
         )
         return dense_weights(q, k, keep, self.score_bias(N, M, mask, q.device))
 
+    def shortens(self, keys: int, sources: tuple[int, int], width: int) -> bool:
+        """Whether `shorten` before the projections is cheaper than `forward` after them.
+
+        keys: M; sources: widths of key and value inputs; width: that of projected keys.
+        """
+        return False
+
+    def shorten(self, key: Tensor, value: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Keys and values mixed along the length while they are still the module's inputs.
+
+        For a variant whose keys are linear mixtures: mixing commutes with the projections, which
+        then have fewer rows. key [B, M, Ek], value [B, M, Ev]; exists: bool [B, M] ->
+        [B, K, Ek + 1] and [B, K, Ev + 1], whose last column is what becomes of a constant 1: by it
+        a bias counts.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not shorten")
+
+    def attend_shortened(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float) -> Tensor:
+        """What `forward` does with q [B, H, N, D] after mixing; k, v [B, H, K, D] are projected."""
+        raise NotImplementedError(f"{type(self).__name__} does not shorten")
+
     def visible(self, N: int, M: int, device: torch.device, *, causal: bool) -> Tensor | None:
         """Bool [N, M]: the variant's own pattern, before any mask; None = everyone."""
         return None

@@ -22,10 +22,13 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from torch import Tensor, nn
 
 from efficient_attn.attention.arithmetic import attention_flops, product_flops
 from efficient_attn.attention.errors import OptionError, require_choice, require_int
+from efficient_attn.attention.kernels.flash import hand_written
+from efficient_attn.attention.kernels.mixing import columns, mix
 from efficient_attn.attention.masks import AttentionMask, dense_weights
 from efficient_attn.attention.registry import Capabilities, register_variant
 from efficient_attn.attention.variant import AttentionVariant
@@ -130,12 +133,36 @@ class Linformer(AttentionVariant):
     ) -> Tensor:
         keys = _project(self.E, k, mask, self.options.max_len)
         values = _project(self.F, v, mask, self.options.max_len)
-        return F.scaled_dot_product_attention(q, keys, values, dropout_p=dropout_p)
+        return self.attend_shortened(q, keys, values, dropout_p)
+
+    def shortens(self, keys: int, sources: tuple[int, int], width: int) -> bool:
+        """E (X Wᵀ + 1 bᵀ) = (E X) Wᵀ + (E 1) bᵀ: k rows are projected instead of all keys."""
+        if len(self.E) > 1 or keys > self.options.max_len:
+            return False
+        K = self.options.k
+        saved = sum(source * width + K * width - K * source for source in sources)
+        if torch.compiler.is_compiling():  # whose program serves every length
+            return saved > 0
+        return keys * saved > sum(K * source * width for source in sources)
+
+    def shorten(self, key: Tensor, value: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
+        if key is not value:
+            keys, values = (
+                mix([matrix], x, exists, ones=True)[:, 0]
+                for matrix, x in ((self.E, key), (self.F, value))
+            )
+            return keys, values
+        matrices = [self.E] if self.E is self.F else [self.E, self.F]
+        mixed = mix(matrices, key, exists, ones=True)
+        return mixed[:, 0], mixed[:, -1]
+
+    def attend_shortened(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout_p)
 
     def weights(self, q: Tensor, k: Tensor, mask: AttentionMask) -> Tensor:
         """softmax(Q (E K)ᵀ/√d) F as [B, H, N, M]: may be negative, rows need not sum to 1."""
         keys = _project(self.E, k, mask, self.options.max_len)
-        weights = dense_weights(q, keys) @ _columns(self.F, k.shape[-2]).to(q.dtype)
+        weights = dense_weights(q, keys) @ columns(self.F, k.shape[-2]).to(q.dtype)
         if mask.key_padding is not None:
             weights = weights.masked_fill(~mask.key_padding[:, None, None, :], 0.0)
         return weights
@@ -191,13 +218,9 @@ def _project(matrix: Tensor, x: Tensor, mask: AttentionMask, max_len: int) -> Te
             f"linformer was built for max_len={max_len} and got {M} keys; build it with a larger "
             "max_len or shorten the input"
         )
+    if len(matrix) == 1 and hand_written(x, matrix):
+        rows = mix([matrix], x.transpose(1, 2), mask.key_padding)
+        return rearrange(rows, "b 1 k (h d) -> b h k d", d=x.shape[-1])
     if mask.key_padding is not None:
         x = x.masked_fill(~mask.key_padding[:, None, :, None], 0.0)
-    return _columns(matrix, M).to(x.dtype) @ x
-
-
-def _columns(matrix: Tensor, M: int) -> Tensor:
-    """The first M columns of E or F."""
-    if torch.compiler.is_compiling():  # a slice would set M = max_len apart in a traced program
-        return matrix.index_select(-1, torch.arange(M, device=matrix.device))
-    return matrix[..., :M]
+    return columns(matrix, M).to(x.dtype) @ x
