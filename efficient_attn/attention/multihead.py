@@ -255,7 +255,9 @@ class MultiHeadAttention(nn.Module):
         return tuple(self.get_parameter(f"{name}_proj_weight") for name in "qkv")
 
     def _biases(self) -> tuple[Tensor | None, ...]:
-        return (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.split(self._widths)
+        if self.in_proj_bias is None:
+            return (None,) * 3
+        return self.in_proj_bias.split(self._widths)
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Split heads: [B, H, N, D], [B, G, M, D], [B, G, M, D]."""
@@ -276,7 +278,9 @@ class MultiHeadAttention(nn.Module):
         B, M = key.shape[:2]
         some = B > 0 and M > 0 and query.shape[1] > 0
         fits = query.shape[0] == B and value.shape[:2] == (B, M)
-        return some and fits and self.core.shortens(M, (self.kdim, self.vdim), self._widths[1])
+        if not (some and fits):
+            return False
+        return self.core.shortened_length(M, (self.kdim, self.vdim), self._widths[1]) is not None
 
     def _project_shortened(
         self, query: Tensor, key: Tensor, value: Tensor, exists: Tensor | None

@@ -57,12 +57,12 @@ class AttentionVariant(nn.Module):
         )
         return dense_weights(q, k, keep, self.score_bias(N, M, mask, q.device))
 
-    def shortens(self, keys: int, sources: tuple[int, int], width: int) -> bool:
-        """Whether `shorten` before the projections is cheaper than `forward` after them.
+    def shortened_length(self, keys: int, sources: tuple[int, int], width: int) -> int | None:
+        """Rows that `shorten` leaves of M keys; None unless it is cheaper than `forward` alone.
 
-        keys: M; sources: widths of key and value inputs; width: that of projected keys.
+        sources: widths of key and value inputs; width: that of projected keys.
         """
-        return False
+        return None
 
     def shorten(self, key: Tensor, value: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
         """Keys and values mixed along the length while they are still the module's inputs.
@@ -76,6 +76,21 @@ class AttentionVariant(nn.Module):
 
     def attend_shortened(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float) -> Tensor:
         """What `forward` does with q [B, H, N, D] after mixing; k, v [B, H, K, D] are projected."""
+        raise NotImplementedError(f"{type(self).__name__} does not shorten")
+
+    def shortened_work(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        source: int,
+        *,
+        itemsize: int,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> tuple[int, int]:
+        """FLOPs and bytes of `shorten`, of one input that is key and value, and of
+        `attend_shortened`, in the way of `flops` and `traffic`; source: the input's width."""
         raise NotImplementedError(f"{type(self).__name__} does not shorten")
 
     def visible(self, N: int, M: int, device: torch.device, *, causal: bool) -> Tensor | None:

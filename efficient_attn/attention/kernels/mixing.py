@@ -110,14 +110,14 @@ def _gradient_of_x(
 ) -> Tensor:
     B, M = x.shape[:2]
     W = x.shape[2:].numel()
-    found = x.new_empty(B, M, W)
-    for b, rows in enumerate(found):
+    found = x.new_empty(x.shape)
+    for b, rows in enumerate(found.view(B, M, W)):
         for s, matrix in enumerate(matrices):
             of_mixed = gradient[b, s, :, :W]
             torch.addmm(rows, matrix[0, :, :M].T, of_mixed, beta=int(s > 0), out=rows)
     if exists is not None:
-        found.masked_fill_(~exists[:, :, None], 0.0)
-    return found.view(x.shape)
+        found.view(B, M, W).masked_fill_(~exists[:, :, None], 0.0)
+    return found
 
 
 def _gradient_of_matrix(

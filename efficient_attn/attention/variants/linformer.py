@@ -135,15 +135,15 @@ class Linformer(AttentionVariant):
         values = _project(self.F, v, mask, self.options.max_len)
         return self.attend_shortened(q, keys, values, dropout_p)
 
-    def shortens(self, keys: int, sources: tuple[int, int], width: int) -> bool:
+    def shortened_length(self, keys: int, sources: tuple[int, int], width: int) -> int | None:
         """E (X Wᵀ + 1 bᵀ) = (E X) Wᵀ + (E 1) bᵀ: k rows are projected instead of all keys."""
         if len(self.E) > 1 or keys > self.options.max_len:
-            return False
+            return None
         K = self.options.k
         saved = sum(source * width + K * width - K * source for source in sources)
         if torch.compiler.is_compiling():  # whose program serves every length
-            return saved > 0
-        return keys * saved > sum(K * source * width for source in sources)
+            return K if saved > 0 else None
+        return K if keys * saved > sum(K * source * width for source in sources) else None
 
     def shorten(self, key: Tensor, value: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
         if key is not value:
@@ -209,6 +209,27 @@ class Linformer(AttentionVariant):
         unread = parameters // self.options.max_len * (self.options.max_len - keys)
         return total + (2 * projected - unread) * itemsize * (1 + backward)
 
+    def shortened_work(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        source: int,
+        *,
+        itemsize: int,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> tuple[int, int]:
+        K, width = self.options.k, self.heads * self.head_dim
+        matrices = 1 if self.E is self.F else 2
+        flops = matrices * product_flops(batch, K, keys, source) * (3 if backward else 1)
+        if padded:  # what each sample's own columns make of a constant
+            flops += matrices * product_flops(batch, K, keys)
+        pairs = batch * self.heads * queries * K
+        flops += attention_flops(pairs, self.head_dim, backward=backward)
+        elements = 2 * batch * width * (queries + K) + matrices * K * (keys + batch * source)
+        return flops, elements * itemsize * (1 + backward) + batch * keys * padded
+
 
 def _project(matrix: Tensor, x: Tensor, mask: AttentionMask, max_len: int) -> Tensor:
     """matrix [1 or H, K, max_len] on x [B, H, M, D] -> [B, H, K, D], masked rows as zeros."""
@@ -218,9 +239,19 @@ def _project(matrix: Tensor, x: Tensor, mask: AttentionMask, max_len: int) -> Te
             f"linformer was built for max_len={max_len} and got {M} keys; build it with a larger "
             "max_len or shorten the input"
         )
-    if len(matrix) == 1 and hand_written(x, matrix):
+    if _heads_together(matrix, x):
         rows = mix([matrix], x.transpose(1, 2), mask.key_padding)
         return rearrange(rows, "b 1 k (h d) -> b h k d", d=x.shape[-1])
     if mask.key_padding is not None:
         x = x.masked_fill(~mask.key_padding[:, None, :, None], 0.0)
     return columns(matrix, M).to(x.dtype) @ x
+
+
+def _heads_together(matrix: Tensor, x: Tensor) -> bool:
+    """Whether one product for all heads is faster than one for each; it may cost a copy of x."""
+    if len(matrix) > 1 or not hand_written(x, matrix) or x.shape[-2] <= matrix.shape[1]:
+        return False
+    if torch.is_grad_enabled() and (x.requires_grad or matrix.requires_grad):
+        return True
+    beside_each_other = x.stride(1) == x.shape[-1]
+    return beside_each_other or x.dtype.itemsize < 4
