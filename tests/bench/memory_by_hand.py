@@ -29,8 +29,10 @@ Terms = dict[str, int]
 
 @dataclass(frozen=True)
 class Sizes:
-    """heads: A, batch times heads; N queries and keys of width D; itemsize: bytes of a number."""
+    """batch: B; heads: A, B times heads; N queries and keys of width D; itemsize: bytes of a
+    number."""
 
+    batch: int
     heads: int
     N: int
     D: int
@@ -63,6 +65,7 @@ def by_hand(call: Call, workload: Workload) -> Terms:
             "alive at the peak in tests/bench/memory_by_hand.py and enter it in FORMULAS"
         )
     sizes = Sizes(
+        batch=workload.batch,
         heads=workload.batch * workload.heads,
         N=workload.length,
         D=workload.head_dim,
@@ -152,18 +155,18 @@ def naive(s: Sizes) -> Terms:
 def linformer(s: Sizes, options: Any) -> Terms:
     """The fused kernel over k rows; E and F are shared by the heads and have max_len = N columns.
 
-    In the backward pass every head makes a gradient of E of its own before they are summed.
+    In the backward pass the heads of a sample's keys are copied beside each other, while the
+    gradient of E is computed, the last.
     """
     rows = 2 * s.heads * options.k * s.D * s.itemsize
     if not s.backward:
         return {"projected keys and values": rows, **fused_forward(s, s.heads, s.N, options.k)}
-    matrix = options.k * s.N * s.itemsize
     return {
         "output": s.tensor,
         "gradients of q, k and v": 3 * s.tensor,
-        "gradient of F": matrix,
-        "gradients of E, head by head": s.heads * matrix,
-        "gradient of E": matrix,
+        "gradients of E and F": 2 * options.k * s.N * s.itemsize,
+        "gradient of the projected keys": rows // 2,
+        "a sample's keys, heads side by side": (s.heads > s.batch) * s.tensor // s.batch,
     }
 
 

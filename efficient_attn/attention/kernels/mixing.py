@@ -147,7 +147,7 @@ def _samples(x: Tensor, exists: Tensor | None) -> Iterator[Tensor]:
     """x [B, M, W] or [B, M, H, D] as one [M, W] after another, zeros where exists is False: views,
     or copies into one and the same memory."""
     B, M = x.shape[:2]
-    if exists is None and (x.dim() == 3 or x.stride()[2:] == (x.shape[3], 1)):
+    if exists is None and (x.dim() == 3 or beside_each_other(x)):
         yield from x.flatten(2)
         return
     scratch = x.new_empty(x.shape[1:])
@@ -158,6 +158,11 @@ def _samples(x: Tensor, exists: Tensor | None) -> Iterator[Tensor]:
         else:
             torch.where(exists[b].view(M, *[1] * (x.dim() - 2)), x[b], zero, out=scratch)
         yield scratch.flatten(1)
+
+
+def beside_each_other(x: Tensor) -> bool:
+    """Whether the heads of x [B, M, H, D] are one row without a copy."""
+    return x.shape[2] == 1 or x.stride()[2:] == (x.shape[3], 1)
 
 
 def _weight(exists: Tensor, b: int, like: Tensor) -> Tensor:
