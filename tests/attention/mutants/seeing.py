@@ -37,8 +37,8 @@ ROWS = [
         "weights written out: a blind row is spread over all keys",
         "full",
         MASKS,
-        "return scores.softmax(-1).masked_fill(~alive, 0.0).to(q.dtype)",
-        "return scores.softmax(-1).to(q.dtype)",
+        "return weights.masked_fill(~alive, 0.0).to(q.dtype)",
+        "return weights.to(q.dtype)",
     ),
     Mutation(
         1,
