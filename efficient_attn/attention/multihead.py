@@ -275,6 +275,8 @@ class MultiHeadAttention(nn.Module):
         path through `attend` would refuse."""
         if mask.causal or mask.pairwise is not None or mask.slopes is not None:
             return False
+        if self.core.implementation != "eager":
+            return False
         B, M = key.shape[:2]
         some = B > 0 and M > 0 and query.shape[1] > 0
         fits = query.shape[0] == B and value.shape[:2] == (B, M)

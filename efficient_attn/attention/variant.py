@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from efficient_attn.attention.errors import OptionError
+from efficient_attn.attention.kernels.flash import formulas_only
 from efficient_attn.attention.masks import AttentionMask, dense_weights, intersect
 from efficient_attn.attention.registry import Capabilities, VariantSpec, refusal
+
+IMPLEMENTATIONS = ("eager", "formula", "compiled")
+"""Of the option ``implementation``. eager: kernels of this package where they apply, the variant's
+formula elsewhere; formula: always that; compiled: the formula through torch.compile."""
 
 
 class AttentionVariant(nn.Module):
@@ -42,6 +50,35 @@ class AttentionVariant(nn.Module):
         self.heads = heads
         self.head_dim = head_dim
         self.options = options
+
+    @property
+    def implementation(self) -> str:
+        """The option of that name, of `IMPLEMENTATIONS`; "eager" for a variant without it."""
+        return getattr(self.options, "implementation", "eager")
+
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
+    ) -> Tensor:
+        """`forward`, in the way that the option ``implementation`` asks for."""
+        if self.implementation == "compiled" and not torch.compiler.is_compiling():
+            out: Tensor = self._compiled()(q, k, v, mask, dropout_p)
+            return out
+        if self.implementation == "formula":
+            with formulas_only():
+                return self(q, k, v, mask, dropout_p)
+        return self(q, k, v, mask, dropout_p)
+
+    def _compiled(self) -> Callable[..., Tensor]:
+        """`forward` through torch.compile, made once per module, for all lengths."""
+        made = self.__dict__.get("_program")
+        if made is None:
+            require_compiler()
+            made = self.__dict__["_program"] = torch.compile(self.forward, dynamic=True)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles compile anew: a program belongs to the module it was made from."""
+        return {name: value for name, value in self.__dict__.items() if name != "_program"}
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
@@ -241,3 +278,14 @@ class KeyValueCache:
             return torch.cat([x[..., :first, :], x[..., T - count :, :]], -2)
 
         return KeyValueCache(pick(self.k), pick(self.v), self.position)
+
+
+def require_compiler() -> None:
+    """`OptionError` where torch.compile finds no C++ compiler."""
+    wanted = os.environ.get("CXX")
+    candidates = [wanted] if wanted else ["g++", "clang++", "c++", "cl"]
+    if not any(shutil.which(name) for name in candidates):
+        raise OptionError(
+            f"implementation='compiled' needs a C++ compiler, and there is no "
+            f"{' or '.join(candidates)}: install one (or name it in CXX), or take 'eager'"
+        )

@@ -69,7 +69,7 @@ def work_of(module: nn.Module, core: AttentionVariant, workload: Workload) -> Wo
         flops, traffic = _core_work(core, w, backward, itemsize)
     else:
         flops, traffic = _shortened_work(core, w, backward, itemsize)
-    if w.compile:
+    if w.compile or core.implementation == "compiled":
         flops = None
     if flops is not None:
         flops += sum(linear.flops for linear in linears) * (3 if backward else 1)
@@ -103,7 +103,7 @@ def _core_work(
 def _shortened_length(core: AttentionVariant, w: Workload) -> int | None:
     """Rows of keys and values that a module projects, where its core shortens them before."""
     width = w.heads * w.head_dim
-    if w.causal or w.pass_ in ("prefill", "decode"):
+    if w.causal or w.pass_ in ("prefill", "decode") or core.implementation != "eager":
         return None
     return core.shortened_length(w.keys, (width, width), width)
 
