@@ -20,6 +20,8 @@ E, HEADS = 16, 2
 OPTIONS: dict[str, dict[str, Any]] = {
     "linformer": {"k": 4, "max_len": 64},
     "performer": {"num_features": 8},
+    "local_window": {"window": 3},
+    "shifted_window": {"window": 4, "shift": 2},
 }
 
 
