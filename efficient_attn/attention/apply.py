@@ -37,7 +37,7 @@ def attend(
         if dropout_p:
             weights = torch.nn.functional.dropout(weights, dropout_p)
         return weights @ v, weights
-    return core(q, k, v, mask, dropout_p), None
+    return core.run(q, k, v, mask, dropout_p), None
 
 
 def expand_groups(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend
+
+from efficient_attn.attention.kernels.flash import hand_written
 
 
 @dataclass(frozen=True)
@@ -94,20 +97,29 @@ def masked_attention(
 
     q [..., N, D], k [..., M, D], v [..., M, V], four dimensions in all; keep (bool) and bias
     (finite float) broadcast to [..., N, M]. A query that keeps nothing gets zeros and passes no
-    gradient: it attends to everything inside the kernel, where -inf alone would make NaN, and is
-    zeroed after it.
+    gradient. The fused kernel for CPU does so itself; in others it attends to everything, where
+    -inf alone would make NaN, and is zeroed afterwards, in a copy of the output.
     """
     if bias is not None:  # what half precision cannot hold becomes the most it can
         limits = torch.finfo(q.dtype)
         bias = bias.clamp(limits.min, limits.max).to(q.dtype)
     if keep is None:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, dropout_p=dropout_p)
+    if hand_written(q, k, v, keep, bias) and _is_flash(q, k, v, bias, dropout_p):
+        attn_mask = keep if bias is None else bias.masked_fill(~keep, float("-inf"))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask)
     alive = keep.any(-1, keepdim=True)
     attn_mask = keep | ~alive
     if bias is not None:
         attn_mask = bias.masked_fill(~attn_mask, float("-inf"))
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, dropout_p=dropout_p)
     return out.masked_fill(~alive, 0.0)
+
+
+def _is_flash(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, dropout_p: float) -> bool:
+    """Whether torch takes its fused kernel for these tensors on the CPU, under a mask."""
+    chosen = torch._fused_sdp_choice(q, k, v, bias, dropout_p)
+    return SDPBackend(chosen) == SDPBackend.FLASH_ATTENTION
 
 
 def dense_weights(
@@ -126,4 +138,7 @@ def dense_weights(
             return scores.softmax(-1).to(q.dtype)
         alive = keep.any(-1, keepdim=True)
         scores = scores.masked_fill(~(keep | ~alive), float("-inf"))
-        return scores.softmax(-1).masked_fill(~alive, 0.0).to(q.dtype)
+        weights = scores.softmax(-1)
+        if hand_written(q, k, keep) and bool(alive.all()):  # which saves a copy of the weights
+            return weights.to(q.dtype)
+        return weights.masked_fill(~alive, 0.0).to(q.dtype)

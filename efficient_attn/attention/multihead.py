@@ -142,20 +142,25 @@ class MultiHeadAttention(nn.Module):
                     f"{name} has shape {tuple(tensor.shape)}, expected [batch, length, {width}]"
                 )
         mask = self._mask(query, key, key_padding_mask, attn_mask, is_causal)
-        q, k, v = self._project(query, key, value)
         if self.positions is not None and key is not query:
             raise refusal(self.variant, "positions_across", "they count along one sequence")
-        q, k = self._place(q, k, 0)
-        out, weights = attend(
-            self.core,
-            q,
-            k,
-            v,
-            mask,
-            cross=key is not query,
-            dropout_p=self.dropout if self.training else 0.0,
-            need_weights=need_weights,
-        )
+        dropout_p = self.dropout if self.training else 0.0
+        if not need_weights and self._shortens(query, key, value, mask):
+            q, k, v = self._project_shortened(query, key, value, mask.key_padding)
+            out, weights = self.core.attend_shortened(q, k, v, dropout_p), None
+        else:
+            q, k, v = self._project(query, key, value)
+            q, k = self._place(q, k, 0)
+            out, weights = attend(
+                self.core,
+                q,
+                k,
+                v,
+                mask,
+                cross=key is not query,
+                dropout_p=dropout_p,
+                need_weights=need_weights,
+            )
         out = self.out_proj(rearrange(out, "b h n v -> b n (h v)"))
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
@@ -249,23 +254,54 @@ class MultiHeadAttention(nn.Module):
             return self.in_proj_weight.split(self._widths)
         return tuple(self.get_parameter(f"{name}_proj_weight") for name in "qkv")
 
+    def _biases(self) -> tuple[Tensor | None, ...]:
+        if self.in_proj_bias is None:
+            return (None,) * 3
+        return self.in_proj_bias.split(self._widths)
+
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Split heads: [B, H, N, D], [B, G, M, D], [B, G, M, D]."""
         if query is key and key is value and self.in_proj_weight is not None:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
             projected = packed.split(self._widths, -1)
         else:
-            biases = (None,) * 3
-            if self.in_proj_bias is not None:
-                biases = self.in_proj_bias.split(self._widths)
-            projected = tuple(
-                F.linear(source, weight, bias)
-                for source, weight, bias in zip(
-                    (query, key, value), self._weights(), biases, strict=True
-                )
-            )
-        q, k, v = (rearrange(x, "b n (h d) -> b h n d", d=self.head_dim) for x in projected)
+            sources = zip((query, key, value), self._weights(), self._biases(), strict=True)
+            projected = tuple(F.linear(x, weight, bias) for x, weight, bias in sources)
+        q, k, v = (self._split(x) for x in projected)
         return q, k, v
+
+    def _shortens(self, query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask) -> bool:
+        """Whether keys and values go through the core before their projections; never where the
+        path through `attend` would refuse."""
+        if mask.causal or mask.pairwise is not None or mask.slopes is not None:
+            return False
+        if self.core.implementation != "eager":
+            return False
+        B, M = key.shape[:2]
+        some = B > 0 and M > 0 and query.shape[1] > 0
+        fits = query.shape[0] == B and value.shape[:2] == (B, M)
+        if not (some and fits):
+            return False
+        return self.core.shortened_length(M, (self.kdim, self.vdim), self._widths[1]) is not None
+
+    def _project_shortened(
+        self, query: Tensor, key: Tensor, value: Tensor, exists: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Split heads [B, H, N, D], [B, H, K, D], [B, H, K, D] of a core that shortens."""
+        (of_q, *of_kv), (bias, *biases) = self._weights(), self._biases()
+        q = self._split(F.linear(query, of_q, bias))
+        projected = []
+        for x, weight, bias in zip(
+            self.core.shorten(key, value, exists), of_kv, biases, strict=True
+        ):
+            rows = F.linear(x[..., :-1], weight)
+            if bias is not None:
+                rows = rows + x[..., -1:].to(rows.dtype) * bias.to(rows.dtype)
+            projected.append(self._split(rows))
+        return q, *expand_groups(q, *projected)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return rearrange(x, "b n (h d) -> b h n d", d=self.head_dim)
 
     def _check_positions(self) -> None:
         """Refuse at construction what the variant cannot carry."""

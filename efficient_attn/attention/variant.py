@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from efficient_attn.attention.errors import OptionError
+from efficient_attn.attention.kernels.flash import formulas_only
 from efficient_attn.attention.masks import AttentionMask, dense_weights, intersect
 from efficient_attn.attention.registry import Capabilities, VariantSpec, refusal
+
+IMPLEMENTATIONS = ("eager", "formula", "compiled")
+"""Of the option ``implementation``. eager: kernels of this package where they apply, the variant's
+formula elsewhere; formula: always that; compiled: the formula through torch.compile."""
 
 
 class AttentionVariant(nn.Module):
@@ -43,6 +51,35 @@ class AttentionVariant(nn.Module):
         self.head_dim = head_dim
         self.options = options
 
+    @property
+    def implementation(self) -> str:
+        """The option of that name, of `IMPLEMENTATIONS`; "eager" for a variant without it."""
+        return getattr(self.options, "implementation", "eager")
+
+    def run(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
+    ) -> Tensor:
+        """`forward`, in the way that the option ``implementation`` asks for."""
+        if self.implementation == "compiled" and not torch.compiler.is_compiling():
+            out: Tensor = self._compiled()(q, k, v, mask, dropout_p)
+            return out
+        if self.implementation == "formula":
+            with formulas_only():
+                return self(q, k, v, mask, dropout_p)
+        return self(q, k, v, mask, dropout_p)
+
+    def _compiled(self) -> Callable[..., Tensor]:
+        """`forward` through torch.compile, made once per module, for all lengths."""
+        made = self.__dict__.get("_program")
+        if made is None:
+            require_compiler()
+            made = self.__dict__["_program"] = torch.compile(self.forward, dynamic=True)
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles compile anew: a program belongs to the module it was made from."""
+        return {name: value for name, value in self.__dict__.items() if name != "_program"}
+
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
     ) -> Tensor:
@@ -56,6 +93,42 @@ class AttentionVariant(nn.Module):
             mask.keep(N, M, q.device), self.visible(N, M, q.device, causal=mask.causal)
         )
         return dense_weights(q, k, keep, self.score_bias(N, M, mask, q.device))
+
+    def shortened_length(self, keys: int, sources: tuple[int, int], width: int) -> int | None:
+        """Rows that `shorten` leaves of M keys; None unless it is cheaper than `forward` alone.
+
+        sources: widths of key and value inputs; width: that of projected keys.
+        """
+        return None
+
+    def shorten(self, key: Tensor, value: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Keys and values mixed along the length while they are still the module's inputs.
+
+        For a variant whose keys are linear mixtures: mixing commutes with the projections, which
+        then have fewer rows. key [B, M, Ek], value [B, M, Ev]; exists: bool [B, M] ->
+        [B, K, Ek + 1] and [B, K, Ev + 1], whose last column is what becomes of a constant 1: by it
+        a bias counts.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not shorten")
+
+    def attend_shortened(self, q: Tensor, k: Tensor, v: Tensor, dropout_p: float) -> Tensor:
+        """What `forward` does with q [B, H, N, D] after mixing; k, v [B, H, K, D] are projected."""
+        raise NotImplementedError(f"{type(self).__name__} does not shorten")
+
+    def shortened_work(
+        self,
+        batch: int,
+        queries: int,
+        keys: int,
+        source: int,
+        *,
+        itemsize: int,
+        backward: bool = False,
+        padded: bool = False,
+    ) -> tuple[int, int]:
+        """FLOPs and bytes of `shorten`, of one input that is key and value, and of
+        `attend_shortened`, in the way of `flops` and `traffic`; source: the input's width."""
+        raise NotImplementedError(f"{type(self).__name__} does not shorten")
 
     def visible(self, N: int, M: int, device: torch.device, *, causal: bool) -> Tensor | None:
         """Bool [N, M]: the variant's own pattern, before any mask; None = everyone."""
@@ -205,3 +278,14 @@ class KeyValueCache:
             return torch.cat([x[..., :first, :], x[..., T - count :, :]], -2)
 
         return KeyValueCache(pick(self.k), pick(self.v), self.position)
+
+
+def require_compiler() -> None:
+    """`OptionError` where torch.compile finds no C++ compiler."""
+    wanted = os.environ.get("CXX")
+    candidates = [wanted] if wanted else ["g++", "clang++", "c++", "cl"]
+    if not any(shutil.which(name) for name in candidates):
+        raise OptionError(
+            f"implementation='compiled' needs a C++ compiler, and there is no "
+            f"{' or '.join(candidates)}: install one (or name it in CXX), or take 'eager'"
+        )

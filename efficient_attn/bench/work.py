@@ -63,9 +63,13 @@ def work_of(module: nn.Module, core: AttentionVariant, workload: Workload) -> Wo
     w = workload
     backward = w.pass_ in ("forward_backward", "train_step")
     itemsize = _itemsize(w)
-    linears = list(_linears(module, w))
-    flops, traffic = _core_work(core, w, backward, itemsize)
-    if w.compile:
+    rows = None if module is core else _shortened_length(core, w)
+    linears = list(_linears(module, w, rows))
+    if rows is None:
+        flops, traffic = _core_work(core, w, backward, itemsize)
+    else:
+        flops, traffic = _shortened_work(core, w, backward, itemsize)
+    if w.compile or core.implementation == "compiled":
         flops = None
     if flops is not None:
         flops += sum(linear.flops for linear in linears) * (3 if backward else 1)
@@ -96,20 +100,49 @@ def _core_work(
     return flops, traffic
 
 
-def _linears(module: nn.Module, w: Workload) -> Iterator[_Linear]:
-    """The linear layers that a pass runs through."""
+def _shortened_length(core: AttentionVariant, w: Workload) -> int | None:
+    """Rows of keys and values that a module projects, where its core shortens them before."""
+    width = w.heads * w.head_dim
+    if w.causal or w.pass_ in ("prefill", "decode") or core.implementation != "eager":
+        return None
+    return core.shortened_length(w.keys, (width, width), width)
+
+
+def _shortened_work(
+    core: AttentionVariant, w: Workload, backward: bool, itemsize: int
+) -> tuple[int, int]:
+    """Of a core that is given a module's inputs; in self-attention the query's projection has
+    them read already."""
+    width = w.heads * w.head_dim
+    flops, traffic = core.shortened_work(
+        w.batch,
+        w.length,
+        w.keys,
+        width,
+        itemsize=itemsize,
+        backward=backward,
+        padded=w.padding > 0,
+    )
+    if w.cross:
+        traffic += w.batch * w.keys * width * itemsize * (1 + backward)
+    return flops, traffic
+
+
+def _linears(module: nn.Module, w: Workload, shortened: int | None) -> Iterator[_Linear]:
+    """The linear layers that a pass runs through; shortened: see `_shortened_length`."""
     attention = module.self_attn if isinstance(module, TransformerEncoderLayer) else module
     if not isinstance(attention, MultiHeadAttention):
         return
     queries = w.batch * (1 if w.pass_ == "decode" else w.length)
     keys = w.batch * w.keys if w.cross else queries
+    if shortened is not None:
+        keys = w.batch * shortened
     assert attention.in_proj_weight is not None
     width = attention.num_heads * attention.head_dim
     weight, bias = attention.in_proj_weight, attention.in_proj_bias
     yield _Linear(queries, weight[:width], None if bias is None else bias[:width])
-    yield _Linear(
-        keys, weight[width:], None if bias is None else bias[width:], shared_input=not w.cross
-    )
+    shared = not w.cross and shortened is None
+    yield _Linear(keys, weight[width:], None if bias is None else bias[width:], shared_input=shared)
     layers = [attention.out_proj]
     if isinstance(module, TransformerEncoderLayer):
         layers += [module.linear1, module.linear2]

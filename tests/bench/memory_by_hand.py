@@ -6,7 +6,8 @@ index vectors, scalars.
 
 The workspace of torch's fused CPU kernel follows aten/src/ATen/native/cpu/FlashAttentionKernel.cpp:
 each thread has a block of scores, two numbers per row and a block of the output, in fp32; in half
-precision also a copy of the block of scores.
+precision also a copy of the block of scores. Where the machine multiplies bf16 by tiles (AMX), keys
+and values are packed for it when queries are many enough to pay for that.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ Terms = dict[str, int]
 
 @dataclass(frozen=True)
 class Sizes:
-    """heads: A, batch times heads; N queries and keys of width D; itemsize: bytes of a number."""
+    """batch: B; heads: A, B times heads; N queries and keys of width D; itemsize: bytes of a
+    number."""
 
+    batch: int
     heads: int
     N: int
     D: int
@@ -65,6 +68,7 @@ def by_hand(call: Call, workload: Workload) -> Terms:
             "alive at the peak in tests/bench/memory_by_hand.py and enter it in FORMULAS"
         )
     sizes = Sizes(
+        batch=workload.batch,
         heads=workload.batch * workload.heads,
         N=workload.length,
         D=workload.head_dim,
@@ -91,10 +95,17 @@ def fused_forward(s: Sizes, problems: int, queries: int, keys: int) -> Terms:
     scores = blocks_of(queries, keys)
     rows = scores // min(BLOCK_OF_KEYS, keys)
     per_thread = FP32 * (scores + 2 * rows + rows * s.D) + s.half * s.itemsize * scores
+    packed = 0
+    if s.half and torch.cpu._is_amx_tile_supported():
+        shares = -(-problems * -(-queries // rows) // s.threads)  # blocks of queries of a thread
+        if shares * rows >= 4 * problems:
+            block = min(BLOCK_OF_KEYS, keys)
+            packed = (2 * problems * keys + s.threads * block) * s.D * s.itemsize
     return {
         "output": problems * queries * s.D * s.itemsize,
         "log-sum-exp": problems * queries * FP32,
         "workspace": s.threads * per_thread,
+        "packed keys and values": packed,
     }
 
 
@@ -104,13 +115,16 @@ def fused_backward(s: Sizes, problems: int, queries: int, keys: int) -> Terms:
     The gradient of the output is copied, heads inside, unless there is one head only.
     """
     scores = blocks_of(queries, keys)
+    block = min(BLOCK_OF_KEYS, keys)
+    tiles = s.half and torch.cpu._is_amx_tile_supported()
+    packed = (block + 3 * scores // block) * s.D * s.itemsize if tiles else 0
     forward = fused_forward(s, problems, queries, keys)
     return {
         "output": forward["output"],
         "log-sum-exp": forward["log-sum-exp"],
         "gradients of q, k and v": problems * (queries + 2 * keys) * s.D * s.itemsize,
         "contiguous gradient of the output": forward["output"],
-        "workspace": s.threads * 2 * scores * (FP32 + s.half * s.itemsize),
+        "workspace": s.threads * (2 * scores * (FP32 + s.half * s.itemsize) + packed),
     }
 
 
@@ -125,17 +139,15 @@ def naive(s: Sizes) -> Terms:
     scores = s.heads * s.N**2 * FP32
     mask = s.causal * s.N**2 * BOOL
     rounded = s.half * s.heads * s.N**2 * s.itemsize
-    # Causal attention zeroes the probabilities of queries that see nothing in a copy.
     softmax = {"scores": scores, "probabilities": scores, "mask": mask}
-    forward = {**softmax, "copy of the probabilities": scores if s.causal else rounded}
     if not s.backward:
-        return forward
+        masking = {"scores": scores, "masked scores": scores, "mask and its inverse": 2 * mask}
+        return most(masking, {**softmax, "rounded probabilities": rounded})
     saved = {"scaled q": s.fp32, "k in fp32": s.half * s.fp32}
     end_of_forward = {
         **softmax,
         **saved,
         "inverted mask": mask,
-        "copy of the probabilities": s.causal * scores,
         "rounded probabilities": rounded,
     }
     backward = {
@@ -143,8 +155,7 @@ def naive(s: Sizes) -> Terms:
         "inverted mask": mask,
         "probabilities": scores,
         "their gradient": scores,
-        # Causal: the copy, which the product with v has kept. Else the gradient of the scores.
-        "copy, or gradient of the scores": scores,
+        "gradient of the scores": scores,
         "output": s.tensor,
         "gradient of v": s.tensor,
     }
@@ -154,18 +165,18 @@ def naive(s: Sizes) -> Terms:
 def linformer(s: Sizes, options: Any) -> Terms:
     """The fused kernel over k rows; E and F are shared by the heads and have max_len = N columns.
 
-    In the backward pass every head makes a gradient of E of its own before they are summed.
+    In the backward pass the heads of a sample's keys are copied beside each other, while the
+    gradient of E is computed, the last.
     """
     rows = 2 * s.heads * options.k * s.D * s.itemsize
     if not s.backward:
         return {"projected keys and values": rows, **fused_forward(s, s.heads, s.N, options.k)}
-    matrix = options.k * s.N * s.itemsize
     return {
         "output": s.tensor,
         "gradients of q, k and v": 3 * s.tensor,
-        "gradient of F": matrix,
-        "gradients of E, head by head": s.heads * matrix,
-        "gradient of E": matrix,
+        "gradients of E and F": 2 * options.k * s.N * s.itemsize,
+        "gradient of the projected keys": rows // 2,
+        "a sample's keys, heads side by side": (s.heads > s.batch) * s.tensor // s.batch,
     }
 
 

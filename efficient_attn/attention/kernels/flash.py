@@ -6,18 +6,34 @@ follow from inputs, output and log-sum-exp alone (Dao et al. 2022, "FlashAttenti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+_formulas_only: ContextVar[bool] = ContextVar("formulas_only", default=False)
+
+
+@contextmanager
+def formulas_only() -> Iterator[None]:
+    """Inside, no kernel runs: what the variants compute is what their files say."""
+    token = _formulas_only.set(True)
+    try:
+        yield
+    finally:
+        _formulas_only.reset(token)
+
 
 def hand_written(*tensors: Tensor | None) -> bool:
     """Whether a kernel with a backward of its own may take these tensors: plain ones, on the CPU,
     outside traced programs, function transforms and forward-mode differentiation."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if _formulas_only.get():
         return False
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from efficient_attn.attention.arithmetic import attention_flops
 from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
-from efficient_attn.attention.errors import as_pair, require_int
+from efficient_attn.attention.errors import as_pair, require_choice, require_int
 from efficient_attn.attention.kernels.blockwise import blockwise_attention
 from efficient_attn.attention.kernels.flash import hand_written
 from efficient_attn.attention.kernels.parts import Part
@@ -39,7 +39,7 @@ from efficient_attn.attention.masks import (
     masked_attention,
 )
 from efficient_attn.attention.registry import Capabilities, register_variant
-from efficient_attn.attention.variant import AttentionVariant, KeyValueCache
+from efficient_attn.attention.variant import IMPLEMENTATIONS, AttentionVariant, KeyValueCache
 
 QUERIES_PER_BLOCK = 64
 MOST_RUNS = 8
@@ -47,10 +47,12 @@ MOST_RUNS = 8
 
 @dataclass(frozen=True)
 class LocalWindowOptions:
-    """window: w for (w, w), or (left, right); global_tokens: how many leading tokens are global."""
+    """window: w for (w, w), or (left, right); global_tokens: how many leading tokens are global;
+    implementation: eager, formula or compiled."""
 
     window: int | tuple[int, int] = 128
     global_tokens: int = 0
+    implementation: str = "eager"
 
     def __post_init__(self) -> None:
         if isinstance(self.window, (list, tuple)):
@@ -58,6 +60,7 @@ class LocalWindowOptions:
         else:
             require_int("window", self.window, low=0)
         require_int("global_tokens", self.global_tokens, low=0)
+        require_choice("implementation", self.implementation, IMPLEMENTATIONS)
 
     @property
     def sides(self) -> tuple[int, int]:

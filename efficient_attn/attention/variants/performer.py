@@ -35,10 +35,10 @@ from torch import Tensor
 
 from efficient_attn.attention.arithmetic import product_flops
 from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
-from efficient_attn.attention.errors import require_int
+from efficient_attn.attention.errors import require_choice, require_int
 from efficient_attn.attention.masks import AttentionMask
 from efficient_attn.attention.registry import Capabilities, register_variant
-from efficient_attn.attention.variant import AttentionVariant
+from efficient_attn.attention.variant import IMPLEMENTATIONS, AttentionVariant
 
 CHUNK = 128
 
@@ -46,17 +46,19 @@ CHUNK = 128
 @dataclass(frozen=True)
 class PerformerOptions:
     """num_features: R; redraw_interval: draw new features every so many training calls, None =
-    never; seed: of the features."""
+    never; seed: of the features; implementation: eager, formula or compiled."""
 
     num_features: int = 256
     redraw_interval: int | None = None
     seed: int = 0
+    implementation: str = "eager"
 
     def __post_init__(self) -> None:
         require_int("num_features", self.num_features, low=1)
         if self.redraw_interval is not None:
             require_int("redraw_interval", self.redraw_interval, low=1)
         require_int("seed", self.seed, low=0)
+        require_choice("implementation", self.implementation, IMPLEMENTATIONS)
 
 
 @register_variant(

@@ -44,7 +44,7 @@ from efficient_attn.attention.masks import (
     masked_attention,
 )
 from efficient_attn.attention.registry import Capabilities, register_variant
-from efficient_attn.attention.variant import AttentionVariant, KeyValueCache
+from efficient_attn.attention.variant import IMPLEMENTATIONS, AttentionVariant, KeyValueCache
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,14 @@ class ShiftedWindowOptions:
 
     shift=None alternates between 0 and half a window from layer to layer of a stack, and is 0 in
     a module on its own. relative_bias: learn Swin's bias per head and relative position.
+    implementation: eager, formula or compiled.
     """
 
     window: int | tuple[int, int] = 64
     shift: int | tuple[int, int] | None = None
     grid: tuple[int, int] | None = None
     relative_bias: bool = False
+    implementation: str = "eager"
 
     def __post_init__(self) -> None:
         if self.grid is not None:
@@ -75,6 +77,7 @@ class ShiftedWindowOptions:
             if shift >= size:
                 raise OptionError(f"shift={self.shift!r}: allowed is less than window={size}")
         require_choice("relative_bias", self.relative_bias, [True, False])
+        require_choice("implementation", self.implementation, IMPLEMENTATIONS)
 
     @property
     def windows(self) -> tuple[int, ...]:

@@ -18,8 +18,8 @@ COUPLING = [
         "projected keys are centred over the batch",
         "linformer",
         LINFORMER,
-        "return F.scaled_dot_product_attention(q, keys, values",
-        "return F.scaled_dot_product_attention(q, keys - keys.mean(0, keepdim=True), values",
+        "return F.scaled_dot_product_attention(q, k, v",
+        "return F.scaled_dot_product_attention(q, k - k.mean(0, keepdim=True), v",
     ),
     Mutation(
         5,

@@ -128,8 +128,8 @@ PARAMETERS = [
         "biases of cross-attention get no gradient",
         None,
         MULTIHEAD,
-        "biases = self.in_proj_bias.split(self._widths)",
-        "biases = self.in_proj_bias.detach().split(self._widths)",
+        "return self.in_proj_bias.split(self._widths)",
+        "return self.in_proj_bias.detach().split(self._widths)",
     ),
     Mutation(
         12,
