@@ -190,36 +190,48 @@ def _sample_gradients(
     """Add to dq, dk, dv [H, N, D], the last of the views, and to dbias [H, T, T] what the parts of
     a sample give."""
     g, q, k, v, out, lse, dq, dk, dv = views
-    H, work = q.shape[0], dq.dtype
-    scale = q.shape[-1] ** -0.5
     exponents = lse[..., None] * -_LOG2_E
-    dots = torch.stack(
-        [-(a.to(work) * b).sum(-1, keepdim=True) for a, b in zip(g, out, strict=True)]
-    )
+    pairs = zip(g, out, strict=True)
+    dots = torch.stack([-(a.to(dq.dtype) * b).sum(-1, keepdim=True) for a, b in pairs])
     pieces = [piece for part in parts for piece in part.split(WORKSPACE // part.block_size or 1)]
     space = dq.new_empty(2, max(piece.blocks * piece.block_size for piece in pieces))
     for part in pieces:
-        mask = part.added(bias, work)
+        mask = part.added(bias, dq.dtype)
         if mask is not None:
             mask = mask * _LOG2_E
-        for heads in _head_groups(part, H, space.shape[1]):
-            queries, gradients = (_widen(part.queries, part, x[heads], work) for x in (q, g))
-            keys, values = (_widen(part.keys, part, x[heads], work) for x in (k, v))
-            exponent, dot = (part.queries(x[heads]).flatten(0, 1) for x in (exponents, dots))
-            shape = (len(queries), part.rows, part.span)
-            P, dS = (x[: math.prod(shape)].view(shape) for x in space)
-            torch.baddbmm(exponent, queries, keys.mT, alpha=scale * _LOG2_E, out=P)
-            P.clamp_min_(_LOWEST_EXPONENT)
-            _add_mask(P, mask, part, heads)
-            P.exp2_()
-            torch.baddbmm(dot, gradients, values.mT, out=dS)
-            dS.mul_(P)
-            part.add_to_queries(dq[heads], dS, keys, scale)
-            part.add_to_keys(dk[heads], dS, queries, scale)
-            part.add_to_keys(dv[heads], P, gradients, 1.0)
+        for heads in _head_groups(part, len(q), space.shape[1]):
+            tensors = [x[heads] for x in (g, q, k, v, exponents, dots, dq, dk, dv)]
+            dS = _add_gradients(part, tensors, _of_heads(mask, heads), space)
             if dbias is not None:
                 window = slice(part.slot, part.slot + part.rows)
                 dbias[heads, window, window] += dS.unflatten(0, (part.blocks, -1)).sum(0)
+
+
+def _add_gradients(
+    part: Part, tensors: Sequence[Tensor], mask: Tensor | None, space: Tensor
+) -> Tensor:
+    """Add to dq, dk, dv [h, N, D], the last of the tensors; return dS [blocks·h, rows, span].
+
+    mask: [1 or blocks·h, 1 or rows, span], to base 2.
+    """
+    g, q, k, v, exponents, dots, dq, dk, dv = tensors
+    scale = q.shape[-1] ** -0.5
+    queries, gradients = (_widen(part.queries, part, x, dq.dtype) for x in (q, g))
+    keys, values = (_widen(part.keys, part, x, dq.dtype) for x in (k, v))
+    exponent, dot = (part.queries(x).flatten(0, 1) for x in (exponents, dots))
+    shape = (len(queries), part.rows, part.span)
+    P, dS = (x[: math.prod(shape)].view(shape) for x in space)
+    torch.baddbmm(exponent, queries, keys.mT, alpha=scale * _LOG2_E, out=P)
+    P.clamp_min_(_LOWEST_EXPONENT)
+    if mask is not None:
+        _add_mask(P, mask, part)
+    P.exp2_()
+    torch.baddbmm(dot, gradients, values.mT, out=dS)
+    dS.mul_(P)
+    part.add_to_queries(dq, dS, keys, scale)
+    part.add_to_keys(dk, dS, queries, scale)
+    part.add_to_keys(dv, P, gradients, 1.0)
+    return dS
 
 
 def _head_groups(part: Part, H: int, scores: int) -> Iterator[slice]:
@@ -237,13 +249,15 @@ def _widen(view: Callable[[Tensor], Tensor], part: Part, x: Tensor, dtype: torch
     return view(x).flatten(0, 1).to(dtype)
 
 
-def _add_mask(scores: Tensor, mask: Tensor | None, part: Part, heads: slice) -> None:
-    """Add the mask [1 or blocks, 1 or H, 1 or rows, span] to scores [blocks·h, rows, span]."""
+def _of_heads(mask: Tensor | None, heads: slice) -> Tensor | None:
+    """[1 or blocks·h, 1 or rows, span] of a mask [1 or blocks, 1 or H, 1 or rows, span]."""
     if mask is None:
-        return
-    if mask.shape[1] > 1:
-        mask = mask[:, heads]
-    mask = mask.flatten(0, 1)
+        return None
+    return (mask[:, heads] if mask.shape[1] > 1 else mask).flatten(0, 1)
+
+
+def _add_mask(scores: Tensor, mask: Tensor, part: Part) -> None:
+    """Add the mask, where it is not zero, to scores [blocks·h, rows, span]."""
     if part.outer and part.span > 2 * part.rows:
         scores[..., : part.rows] += mask[..., : part.rows]
         scores[..., -part.rows :] += mask[..., -part.rows :]
