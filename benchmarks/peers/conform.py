@@ -1,0 +1,247 @@
+"""Which peers compute what they claim: probes of each, kept beside the records of a sweep.
+
+    python -m efficient_attn.peers.conform results/peers-cpu
+
+puts the questions of `efficient-attn check` to every peer in those records that takes split heads,
+and their like to every whole module, compares outputs with the dense formula in float64, and
+writes ``conformance.json`` into the folder. A peer counts as correct for a pattern when nothing
+that touches the pattern's numbers fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from efficient_attn.attention import (
+    AttentionMask,
+    UnsupportedAttention,
+    make_core,
+    resolve_options,
+    variant_class,
+)
+from efficient_attn.attention.conformance import Check, observe
+from efficient_attn.attention.conformance.finding import judge
+from efficient_attn.attention.conformance.subject import LOUD, distance
+from efficient_attn.bench.store import Store
+
+from .base import merge, split
+
+FILE = "conformance.json"
+PREFIX = "peer:"
+HEADS, WIDTH = 2, 32
+FORMULA_LENGTH = 256
+PROBE_LENGTH = 1024
+"""Whole blocks, buckets, landmarks and windows for every module, BigBird's thirteen blocks too."""
+
+DISQUALIFYING = ("batch independence", "determinism", "formula")
+"""Failures that spoil every pattern; a failing pattern spoils itself alone."""
+
+PATTERNS = ("noncausal_self", "causal_self")
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of the probes of one peer.
+
+    version: of its package. fails: probe -> evidence, ``formula (pattern)`` among them. errors:
+    pattern -> largest difference from the dense formula in float64 at N=256, in parts of the
+    largest output; absent without a formula. incorrect: patterns for which it does not count as a
+    correct implementation. absent: why nothing was probed.
+    """
+
+    version: str | None
+    fails: dict[str, str]
+    errors: dict[str, float]
+    incorrect: list[str]
+    absent: str | None = None
+
+
+def conformance(variant: str) -> Verdict:
+    """Probe one peer, by the path of its class, with its default options."""
+    cls: Any = variant_class(variant)
+    options = resolve_options(variant, {}, max_len=FORMULA_LENGTH)
+    patterns = [name for name in PATTERNS if getattr(cls.capabilities, name)]
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            warnings.simplefilter("ignore")
+            torch.manual_seed(0)
+            make_core(variant, HEADS, WIDTH, **options)
+            errors = {
+                pattern: error
+                for pattern in patterns
+                if (error := _formula_error(variant, pattern)) is not None
+            }
+            few = cls.costly_lengths or hasattr(cls, "whole_module")
+            fails = (_failures_at_one_length if few else _core_failures)(variant, patterns)
+    except UnsupportedAttention as error:
+        return Verdict(None, {}, {}, list(PATTERNS), str(error))
+    for pattern, error in errors.items():
+        if not error <= cls.tolerance:
+            fails[f"formula ({pattern})"] = (
+                f"off by {error:.2g} from the dense formula at N={FORMULA_LENGTH}"
+            )
+    spoilt = any(name in DISQUALIFYING for name in fails)
+    incorrect = [
+        pattern
+        for pattern in patterns
+        if spoilt or pattern in fails or f"formula ({pattern})" in fails
+    ]
+    return Verdict(options["version"], fails, errors, incorrect)
+
+
+def read(results: Path) -> dict[str, Verdict]:
+    """Verdicts kept in a folder of results, by the peer's name; empty where there are none."""
+    try:
+        kept = json.loads((results / FILE).read_text())
+    except FileNotFoundError:
+        return {}
+    return {name: Verdict(**verdict) for name, verdict in kept.items()}
+
+
+def _formula_error(variant: str, pattern: str) -> float | None:
+    """At the number format and the scale of a measurement: fp32 and standard normal tokens."""
+    core: Any = _core(variant, FORMULA_LENGTH, torch.float32)
+    causal = pattern == "causal_self"
+    with torch.no_grad():
+        if hasattr(core, "whole_module"):
+            x = torch.randn(2, FORMULA_LENGTH, HEADS * WIDTH)
+            expected = core.token_formula(x, causal=causal)
+            found = core.run(x, causal=causal, padding=None)
+        else:
+            q, k, v = (torch.randn(2, HEADS, FORMULA_LENGTH, WIDTH) for _ in range(3))
+            expected = core.formula(q, k, v, causal=causal)
+            found = core(q, k, v, AttentionMask(causal))
+    return None if expected is None else distance(found.double(), expected)
+
+
+def _core(variant: str, length: int, dtype: torch.dtype) -> Any:
+    options = resolve_options(variant, {}, max_len=length)
+    return make_core(variant, HEADS, WIDTH, dtype=dtype, **options).eval()
+
+
+def _core_failures(variant: str, patterns: list[str]) -> dict[str, str]:
+    general = ["any length", "batch independence", "determinism", "half precision"]
+    asked = [*patterns, *general, "values of one give one"]
+    if variant_class(variant).capabilities.key_padding:
+        asked.append("key_padding")
+    seen = observe(variant, only=asked)
+    return {
+        name: finding.evidence
+        for name, finding in {**seen.observed, **seen.general}.items()
+        if finding.status in ("violated", "refused")
+    }
+
+
+def _failures_at_one_length(variant: str, patterns: list[str]) -> dict[str, str]:
+    core = _core(variant, PROBE_LENGTH, torch.float64)
+
+    def run(x: Tensor, causal: bool = False, padding: Tensor | None = None) -> Tensor:
+        with torch.no_grad():
+            if hasattr(core, "whole_module"):
+                return core.run(x, causal=causal, padding=padding)
+            heads = split(x, HEADS)
+            exists = None if padding is None else ~padding
+            return merge(core(heads, heads, heads, AttentionMask(causal, exists)))
+
+    questions: dict[str, Callable[[Any], Iterator[Check]]] = {
+        "batch independence": _neighbours,
+        "determinism": _twice,
+    }
+    if "causal_self" in patterns:
+        questions["causal_self"] = _late_token
+    if core.capabilities.key_padding:
+        questions["key_padding"] = _padded_content
+    found = {
+        name: judge(lambda ask=ask: ask(run), success="holds") for name, ask in questions.items()
+    }  # type: ignore[misc]
+    return {name: one.evidence for name, one in found.items() if one.status != "holds"}
+
+
+def _tokens(batch: int) -> Tensor:
+    return torch.randn(batch, PROBE_LENGTH, HEADS * WIDTH, dtype=torch.float64)
+
+
+def _neighbours(run: Any) -> Iterator[Check]:
+    x = _tokens(2)
+    torch.manual_seed(1)
+    out = run(x)
+    x[1] *= LOUD
+    torch.manual_seed(1)
+    beside = run(x)
+    yield Check(
+        f"N={PROBE_LENGTH}: a sample must not move when its neighbour grows thirtyfold",
+        distance(beside[:1], out[:1]),
+    )
+
+
+def _twice(run: Any) -> Iterator[Check]:
+    x = _tokens(1)
+    yield Check(f"N={PROBE_LENGTH}: a second call must give the same", distance(run(x), run(x)))
+
+
+def _late_token(run: Any) -> Iterator[Check]:
+    x = _tokens(1)
+    late = PROBE_LENGTH - 8
+    torch.manual_seed(1)
+    out = run(x, causal=True)
+    x[:, late] *= LOUD
+    torch.manual_seed(1)
+    moved = run(x, causal=True)
+    yield Check(
+        f"N={PROBE_LENGTH}: no earlier output may move when token {late} grows thirtyfold",
+        distance(moved[:, :late], out[:, :late]),
+    )
+
+
+def _padded_content(run: Any) -> Iterator[Check]:
+    x = _tokens(2)
+    padding = torch.zeros(2, PROBE_LENGTH, dtype=torch.bool)
+    padding[1, PROBE_LENGTH // 2 :] = True
+    out = run(x, padding=padding)
+    moved = run(x.masked_fill(padding[..., None], 100.0), padding=padding)
+    yield Check(
+        f"N={PROBE_LENGTH}: the content of padded tokens must not matter",
+        distance(moved[~padding], out[~padding]),
+    )
+    padding[1] = True
+    blind = run(x, padding=padding)
+    yield Check(
+        f"N={PROBE_LENGTH}: a sample padded whole must give finite numbers",
+        0.0 if bool(blind.isfinite().all()) else float("inf"),
+    )
+
+
+def probe(paths: Iterable[str]) -> dict[str, Verdict]:
+    """Verdicts of peers by name, given the paths of their classes."""
+    return {variant_class(path).name: conformance(path) for path in sorted(set(paths))}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Probe every peer of a folder's records and keep the verdicts there."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("results", type=Path, help="folder of records")
+    results = parser.parse_args(arguments).results
+    paths = {r.variant for r in Store(results).read() if r.contestant.startswith(PREFIX)}
+    verdicts = probe(paths)
+    kept = {name: asdict(verdict) for name, verdict in sorted(verdicts.items())}
+    (results / FILE).write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    for name, verdict in sorted(verdicts.items()):
+        lines = [f"{probe}: {evidence}" for probe, evidence in verdict.fails.items()]
+        print("\n  ".join([name, *([verdict.absent] if verdict.absent else lines or ["passes"])]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
