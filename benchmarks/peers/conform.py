@@ -16,6 +16,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from efficient_attn.attention import (
 from efficient_attn.attention.conformance import Check, observe
 from efficient_attn.attention.conformance.finding import judge
 from efficient_attn.attention.conformance.subject import LOUD, distance
+from efficient_attn.bench.record import Record
 from efficient_attn.bench.store import Store
 
 from .base import merge, split
@@ -56,7 +58,7 @@ class Verdict:
     version: of its package. fails: probe -> evidence, ``formula (pattern)`` among them. errors:
     pattern -> largest difference from the dense formula in float64 at N=256, in parts of the
     largest output; absent without a formula. incorrect: patterns for which it does not count as a
-    correct implementation. absent: why nothing was probed.
+    correct implementation. absent: why nothing was probed. differs: what the adapter says of it.
     """
 
     version: str | None
@@ -64,6 +66,7 @@ class Verdict:
     errors: dict[str, float]
     incorrect: list[str]
     absent: str | None = None
+    differs: str = ""
 
 
 def conformance(variant: str) -> Verdict:
@@ -75,16 +78,11 @@ def conformance(variant: str) -> Verdict:
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
             torch.manual_seed(0)
-            make_core(variant, HEADS, WIDTH, **options)
-            errors = {
-                pattern: error
-                for pattern in patterns
-                if (error := _formula_error(variant, pattern)) is not None
-            }
+            errors = _formula_errors(variant, patterns)
             few = cls.costly_lengths or hasattr(cls, "whole_module")
             fails = (_failures_at_one_length if few else _core_failures)(variant, patterns)
-    except UnsupportedAttention as error:
-        return Verdict(None, {}, {}, list(PATTERNS), str(error))
+    except UnsupportedAttention as refused:
+        return Verdict(None, {}, {}, list(PATTERNS), str(refused), cls.differs)
     for pattern, error in errors.items():
         if not error <= cls.tolerance:
             fails[f"formula ({pattern})"] = (
@@ -96,11 +94,39 @@ def conformance(variant: str) -> Verdict:
         for pattern in patterns
         if spoilt or pattern in fails or f"formula ({pattern})" in fails
     ]
-    return Verdict(options["version"], fails, errors, incorrect)
+    return Verdict(options["version"], fails, errors, incorrect, differs=cls.differs)
 
 
-def read(results: Path) -> dict[str, Verdict]:
-    """Verdicts kept in a folder of results, by the peer's name; empty where there are none."""
+def counts(verdict: Verdict | None, record: Record) -> bool:
+    """Whether a peer is a correct implementation of what a cost record of it was asked."""
+    if verdict is None or verdict.absent or record.request["pattern"] in verdict.incorrect:
+        return False
+    return not (record.request["padding"] and "key_padding" in verdict.fails)
+
+
+def verdicts(
+    results: Path, records: Iterable[Record], *, again: bool = False
+) -> dict[str, Verdict]:
+    """Verdicts of the peers in `records`, by name, kept in the folder `results`.
+
+    Peers without a verdict on the version that was measured are probed; all are, with `again`.
+    """
+    known = {} if again else _read(results)
+    measured: dict[str, Record] = {}
+    for record in records:
+        name = record.contestant
+        if name.startswith(PREFIX) and (record.ok or name not in measured):
+            measured[name] = record
+    for name, record in sorted(measured.items()):
+        version = record.options.get("version")
+        if name not in known or (version and known[name].version != version):
+            known[name] = conformance(record.variant)
+    kept = {name: asdict(verdict) for name, verdict in sorted(known.items())}
+    (results / FILE).write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    return known
+
+
+def _read(results: Path) -> dict[str, Verdict]:
     try:
         kept = json.loads((results / FILE).read_text())
     except FileNotFoundError:
@@ -108,20 +134,23 @@ def read(results: Path) -> dict[str, Verdict]:
     return {name: Verdict(**verdict) for name, verdict in kept.items()}
 
 
-def _formula_error(variant: str, pattern: str) -> float | None:
+def _formula_errors(variant: str, patterns: list[str]) -> dict[str, float]:
     """At the number format and the scale of a measurement: fp32 and standard normal tokens."""
-    core: Any = _core(variant, FORMULA_LENGTH, torch.float32)
-    causal = pattern == "causal_self"
-    with torch.no_grad():
-        if hasattr(core, "whole_module"):
-            x = torch.randn(2, FORMULA_LENGTH, HEADS * WIDTH)
-            expected = core.token_formula(x, causal=causal)
-            found = core.run(x, causal=causal, padding=None)
-        else:
-            q, k, v = (torch.randn(2, HEADS, FORMULA_LENGTH, WIDTH) for _ in range(3))
-            expected = core.formula(q, k, v, causal=causal)
-            found = core(q, k, v, AttentionMask(causal))
-    return None if expected is None else distance(found.double(), expected)
+    core = _core(variant, FORMULA_LENGTH, torch.float32)
+    q, k, v = (torch.randn(2, HEADS, FORMULA_LENGTH, WIDTH) for _ in range(3))
+    errors = {}
+    for pattern in patterns:
+        causal = pattern == "causal_self"
+        with torch.no_grad():
+            if hasattr(core, "whole_module"):
+                expected = core.token_formula(merge(q), causal=causal)
+                found = core.run(merge(q), causal=causal, padding=None)
+            else:
+                expected = core.formula(q, k, v, causal=causal)
+                found = core(q, k, v, AttentionMask(causal))
+        if expected is not None:
+            errors[pattern] = distance(found.double(), expected)
+    return errors
 
 
 def _core(variant: str, length: int, dtype: torch.dtype) -> Any:
@@ -161,9 +190,7 @@ def _failures_at_one_length(variant: str, patterns: list[str]) -> dict[str, str]
         questions["causal_self"] = _late_token
     if core.capabilities.key_padding:
         questions["key_padding"] = _padded_content
-    found = {
-        name: judge(lambda ask=ask: ask(run), success="holds") for name, ask in questions.items()
-    }  # type: ignore[misc]
+    found = {name: judge(partial(ask, run), success="holds") for name, ask in questions.items()}
     return {name: one.evidence for name, one in found.items() if one.status != "holds"}
 
 
@@ -221,11 +248,6 @@ def _padded_content(run: Any) -> Iterator[Check]:
     )
 
 
-def probe(paths: Iterable[str]) -> dict[str, Verdict]:
-    """Verdicts of peers by name, given the paths of their classes."""
-    return {variant_class(path).name: conformance(path) for path in sorted(set(paths))}
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Probe every peer of a folder's records and keep the verdicts there."""
     parser = argparse.ArgumentParser(
@@ -233,11 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("results", type=Path, help="folder of records")
     results = parser.parse_args(arguments).results
-    paths = {r.variant for r in Store(results).read() if r.contestant.startswith(PREFIX)}
-    verdicts = probe(paths)
-    kept = {name: asdict(verdict) for name, verdict in sorted(verdicts.items())}
-    (results / FILE).write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
-    for name, verdict in sorted(verdicts.items()):
+    for name, verdict in sorted(verdicts(results, Store(results).read(), again=True).items()):
         lines = [f"{probe}: {evidence}" for probe, evidence in verdict.fails.items()]
         print("\n  ".join([name, *([verdict.absent] if verdict.absent else lines or ["passes"])]))
     return 0
