@@ -47,8 +47,6 @@ from efficient_attn.bench.record import Record
 from efficient_attn.bench.store import Store
 from efficient_attn.peers import conform
 
-DAGGER = " †"
-
 
 @dataclass(frozen=True)
 class Row:
@@ -101,8 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = console()
     for setting, name in setting_names(dict.fromkeys(row.setting for row in shown)).items():
         out.print(table([row for row in shown if row.setting == setting], name, verdicts))
-    out.print(crossover_table(records))
-    for line in remarks(verdicts):
+    out.print(crossover_table(conform.marked(records, verdicts)))
+    for line in conform.remarks(verdicts):
         out.print(Text(line), soft_wrap=True)
     return 0 if any(row.peer for row in rows) else 1
 
@@ -176,7 +174,9 @@ def _rival(row: Row, verdicts: Mapping[str, conform.Verdict]) -> list[str]:
     if row.peer is None or row.ratio is None:
         return ["none correct", *[ABSENT] * 5]
     verdict = verdicts.get(entry_name(row.peer.contestant))
-    marked = row.peer.contestant + (DAGGER if verdict is None or verdict.fails else "")
+    marked = row.peer.contestant + (
+        f" {conform.DAGGER}" if verdict is None or verdict.fails else ""
+    )
     if not row.correct:
         marked += " wrong"
     ends = f"{number(row.ratio.low)}–{number(row.ratio.high)}"
@@ -217,18 +217,6 @@ def _facts(record: Record) -> dict[str, Any]:
         "floor_ms": floor,
         "options": record.options,
     }
-
-
-def remarks(verdicts: Mapping[str, conform.Verdict]) -> list[str]:
-    """A line for each failing probe, and one for what a peer does differently."""
-    lines = []
-    for name, verdict in sorted(verdicts.items()):
-        lines += [f"†  {name}: {probe}: {evidence}" for probe, evidence in verdict.fails.items()]
-        if verdict.absent:
-            lines.append(f"†  not probed: {verdict.absent}")
-        if verdict.differs:
-            lines.append(f"   {name} differs: {verdict.differs}")
-    return lines
 
 
 if __name__ == "__main__":

@@ -150,21 +150,31 @@ def dense(
 
 
 def kernel(
-    q: Tensor, k: Tensor, v: Tensor, omega: Tensor, *, causal: bool, signs: bool = False
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    omega: Tensor,
+    *,
+    causal: bool,
+    signs: bool = False,
+    added: float = 0.0,
 ) -> Tensor:
     """Attention with FAVOR+'s positive features of directions omega [R, D], dense in float64.
 
-    signs: features of +ω and of −ω, as fast-transformers takes them.
+    signs: features of +ω and of −ω, as fast-transformers takes them. added: to every feature, once
+    the largest ω·x, over a query's features and over all of the keys', is taken from its exponent,
+    as performer-pytorch does; without it those maxima cancel.
     """
     q, k, v, omega = (x.double() for x in (q, k, v, omega))
     omega = torch.cat([omega, -omega]) if signs else omega
 
-    def log_features(x: Tensor) -> Tensor:
+    def features(x: Tensor, over: tuple[int, ...]) -> Tensor:
         x = x / x.shape[-1] ** 0.25
-        return x @ omega.T - x.square().sum(-1, keepdim=True) / 2
+        along = x @ omega.T
+        norm = x.square().sum(-1, keepdim=True) / 2
+        return (along - norm - along.amax(over, keepdim=True)).exp() + added
 
-    log_q, log_k = log_features(q), log_features(k)
-    weights = (log_q - log_q.amax(-1, keepdim=True)).exp() @ (log_k - log_k.amax()).exp().mT
+    weights = features(q, (-1,)) @ features(k, (-1, -2)).mT
     if causal:
         weights = weights.tril()
     return weights / weights.sum(-1, keepdim=True) @ v

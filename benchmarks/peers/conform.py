@@ -14,8 +14,8 @@ import argparse
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ from efficient_attn.bench.store import Store
 from .base import merge, split
 
 FILE = "conformance.json"
+DAGGER = "†"
 PREFIX = "peer:"
 HEADS, WIDTH = 2, 32
 FORMULA_LENGTH = 256
@@ -83,6 +84,9 @@ def conformance(variant: str) -> Verdict:
             fails = (_failures_at_one_length if few else _core_failures)(variant, patterns)
     except UnsupportedAttention as refused:
         return Verdict(None, {}, {}, list(PATTERNS), str(refused), cls.differs)
+    except Exception as raised:  # a stranger's code may raise what it likes
+        absent = f"{cls.name} raises {type(raised).__name__}: {raised}"
+        return Verdict(None, {}, {}, list(PATTERNS), absent, cls.differs)
     for pattern, error in errors.items():
         if not error <= cls.tolerance:
             fails[f"formula ({pattern})"] = (
@@ -102,6 +106,28 @@ def counts(verdict: Verdict | None, record: Record) -> bool:
     if verdict is None or verdict.absent or record.request["pattern"] in verdict.incorrect:
         return False
     return not (record.request["padding"] and "key_padding" in verdict.fails)
+
+
+def remarks(verdicts: Mapping[str, Verdict]) -> list[str]:
+    """A line for each failing probe, and one for what a peer does differently."""
+    lines = []
+    for name, verdict in sorted(verdicts.items()):
+        lines += [f"{DAGGER} {name}: {probe}: {said}" for probe, said in verdict.fails.items()]
+        if verdict.absent:
+            lines.append(f"{DAGGER} not probed: {verdict.absent}")
+        lines.append(f"  {name} differs: {verdict.differs}")
+    return lines
+
+
+def marked(records: Iterable[Record], verdicts: Mapping[str, Verdict]) -> list[Record]:
+    """The records, with a dagger at the names of peers that failed a probe."""
+    failed = {name for name, verdict in verdicts.items() if verdict.fails or verdict.absent}
+    return [
+        replace(record, contestant=f"{record.contestant} {DAGGER}")
+        if record.contestant in failed
+        else record
+        for record in records
+    ]
 
 
 def verdicts(
@@ -164,10 +190,12 @@ def _core_failures(variant: str, patterns: list[str]) -> dict[str, str]:
     if variant_class(variant).capabilities.key_padding:
         asked.append("key_padding")
     seen = observe(variant, only=asked)
+    findings = {**seen.observed, **seen.general}
+    refused = {name for name in seen.observed if findings[name].status == "refused"}
     return {
         name: finding.evidence
-        for name, finding in {**seen.observed, **seen.general}.items()
-        if finding.status in ("violated", "refused")
+        for name, finding in findings.items()
+        if finding.status == "violated" or name in refused
     }
 
 
@@ -255,9 +283,8 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("results", type=Path, help="folder of records")
     results = parser.parse_args(arguments).results
-    for name, verdict in sorted(verdicts(results, Store(results).read(), again=True).items()):
-        lines = [f"{probe}: {evidence}" for probe, evidence in verdict.fails.items()]
-        print("\n  ".join([name, *([verdict.absent] if verdict.absent else lines or ["passes"])]))
+    for line in remarks(verdicts(results, Store(results).read(), again=True)):
+        print(line)
     return 0
 
 
