@@ -37,6 +37,7 @@ class Peer(AttentionVariant):
     costly_lengths: every new length costs seconds to prepare, so that few are probed.
     """
 
+    listed = False
     Options: ClassVar[type] = PeerOptions
     distribution: ClassVar[str]
     counterpart: ClassVar[str | None] = None

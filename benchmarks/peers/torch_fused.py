@@ -125,8 +125,10 @@ class FlexBand(Peer):
 
 @lru_cache(maxsize=1)
 def _compiled_flex() -> Any:
+    import torch._inductor.config as inductor
     from torch.nn.attention.flex_attention import flex_attention
 
+    inductor.compile_threads = 1  # a pool of compiling processes would outlive the measurement
     return torch.compile(flex_attention, dynamic=False)
 
 
