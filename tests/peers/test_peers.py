@@ -251,3 +251,11 @@ def test_verdicts_are_kept_and_renewed_for_another_version(
     assert len(probed) == 1
     conform.verdicts(tmp_path, [replace(made, options={"version": "3"})])
     assert len(probed) == 2
+
+
+def test_the_readme_says_what_each_peer_does_differently() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    for entry in ENTRIES.values():
+        cls: Any = variant_class(entry["variant"])
+        said = cls.differs.removeprefix("no variant of ours computes it; ")
+        assert any(f"`{cls.name}`" in line and said in line for line in readme.splitlines())
