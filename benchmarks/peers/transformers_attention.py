@@ -75,14 +75,20 @@ class Swin(GridPeer):
 
     distribution = "transformers"
     counterpart = "shifted_window"
-    differs = "adds its input to the output, which here is taken off again"
+    differs = (
+        "adds its input to the output, which here is taken off again; fused without gradients, "
+        "written out with them, whichever is faster"
+    )
     capabilities = Capabilities()
 
     def __init__(self, heads: int, head_dim: int, options: Any, **place: Any) -> None:
         super().__init__(heads, head_dim, options)
         swin = self.package(f"{MODELS}.swin.modeling_swin")
-        config = swin.SwinConfig(window_size=options.window)
-        config._attn_implementation = "sdpa"
+        self.config = config = swin.SwinConfig(
+            window_size=options.window,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
         grid = options.grid or (2 * options.window, 2 * options.window)
         layer = swin.SwinLayer(
             config, heads * head_dim, grid, heads, shift_size=options.window // 2
@@ -92,6 +98,7 @@ class Swin(GridPeer):
         self.theirs = layer.to(**place)
 
     def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+        self.config._attn_implementation = "eager" if torch.is_grad_enabled() else "sdpa"
         return self.theirs(x, self.grid(x.shape[1]))[0] - x
 
     def token_formula(self, x: Tensor, *, causal: bool) -> Tensor:
