@@ -31,6 +31,7 @@ from efficient_attn.analysis.roofline import roofline
 from efficient_attn.analysis.select import (
     PASS_NAMES,
     PATTERN_NAMES,
+    PEER,
     Setting,
     by_setting,
     entry_name,
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def compare(records: Iterable[Record], verdicts: Mapping[str, conform.Verdict]) -> Iterator[Row]:
     """Rows by setting, variant, pattern, pass and length; within a cell the fastest peer first."""
-    peers = [one for one in records if one.contestant.startswith(conform.PREFIX)]
+    peers = [one for one in records if one.contestant.startswith(PEER)]
     counterparts = {one.contestant: _counterpart(one) for one in peers}
     for setting, members in by_setting(records).items():
         for ours in dict.fromkeys(filter(None, counterparts.values())):

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from efficient_attn.analysis.select import PEER
 from efficient_attn.attention import (
     AttentionMask,
     UnsupportedAttention,
@@ -40,7 +41,6 @@ from .base import merge, split
 
 FILE = "conformance.json"
 DAGGER = "†"
-PREFIX = "peer:"
 HEADS, WIDTH = 2, 32
 FORMULA_LENGTH = 256
 PROBE_LENGTH = 1024
@@ -137,18 +137,20 @@ def verdicts(
 
     Peers without a verdict on the version that was measured are probed; all are, with `again`.
     """
-    known = {} if again else _read(results)
+    kept = _read(results)
+    known = {} if again else dict(kept)
     measured: dict[str, Record] = {}
     for record in records:
         name = record.contestant
-        if name.startswith(PREFIX) and (record.ok or name not in measured):
+        if name.startswith(PEER) and (record.ok or name not in measured):
             measured[name] = record
     for name, record in sorted(measured.items()):
         version = record.options.get("version")
         if name not in known or (version and known[name].version != version):
             known[name] = conformance(record.variant)
-    kept = {name: asdict(verdict) for name, verdict in sorted(known.items())}
-    (results / FILE).write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    if known != kept:
+        plain = {name: asdict(verdict) for name, verdict in known.items()}
+        (results / FILE).write_text(json.dumps(plain, indent=1, sort_keys=True) + "\n")
     return known
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from efficient_attn.analysis.report_text import print_closing, print_slopes
+from efficient_attn.analysis.select import PEER
 from efficient_attn.bench.cell import start_server
 from efficient_attn.bench.estimate import Estimate, estimate
 from efficient_attn.bench.plan import Redo
@@ -103,7 +104,7 @@ def _peers_marked(
     plan: Plan, records: list[Record], console: Console
 ) -> tuple[list[Record], list[str]]:
     """The records with other people's implementations marked that fail a probe, and what fails."""
-    if not any(record.contestant.startswith("peer:") for record in records):
+    if not any(record.contestant.startswith(PEER) for record in records):
         return records, []
     from efficient_attn.peers import conform
 

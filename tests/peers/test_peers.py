@@ -13,6 +13,7 @@ import yaml
 from synthetic import cost
 
 import efficient_attn as ea
+from efficient_attn.analysis.pick import Request, pick
 from efficient_attn.attention import AttentionMask, make_core, resolve_options, variant_class
 from efficient_attn.bench import environment
 from efficient_attn.bench.passes import build
@@ -259,3 +260,9 @@ def test_the_readme_says_what_each_peer_does_differently() -> None:
         cls: Any = variant_class(entry["variant"])
         said = cls.differs.removeprefix("no variant of ours computes it; ")
         assert any(f"`{cls.name}`" in line and said in line for line in readme.splitlines())
+
+
+def test_a_pick_is_made_among_ours() -> None:
+    records = [cost("full", 512), cost("peer:sdpa", 512, median=0.001)]
+    ranking = pick(records, Request(length=512))
+    assert [choice.contestant for choice in ranking.choices] == ["full"]
