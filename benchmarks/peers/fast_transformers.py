@@ -1,7 +1,7 @@
 """pytorch-fast-transformers (Idiap): C++ products of windows and of causal features.
 
-Its extension is built by pip install --no-build-isolation --no-deps pytorch-fast-transformers, which
-takes minutes; an nvcc on the path needs its CUDA_HOME. It computes in fp32 alone.
+Its extension is built by pip install --no-build-isolation --no-deps pytorch-fast-transformers, in
+some minutes; an nvcc on the path needs its CUDA_HOME. It computes in fp32 alone.
 """
 
 from __future__ import annotations
