@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from efficient_attn import MultiHeadAttention
-from peers.comparison import B, Comparison, E, H, absent, compare, randomise, tokens
+
+from .comparison import B, Comparison, E, H, absent, compare, randomise, tokens
 
 
 def rows() -> Iterator[Comparison]:

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import efficient_attn.nn as ours_nn
 from efficient_attn import MultiHeadAttention
-from peers.comparison import B, Comparison, E, H, absent, compare, randomise, same, tokens
+
+from .comparison import B, Comparison, E, H, absent, compare, randomise, same, tokens
 
 N, M, FF = 11, 14, 64
 

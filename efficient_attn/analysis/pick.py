@@ -16,6 +16,7 @@ from efficient_attn.analysis.judge import judge
 from efficient_attn.analysis.ratios import Ratio, divide, ratio
 from efficient_attn.analysis.request import NothingMeasured, Request, matching, sweep_command
 from efficient_attn.analysis.select import (
+    PEER,
     contestant_order,
     contestants_in,
     entry_name,
@@ -37,12 +38,12 @@ __all__ = [
 
 
 def pick(records: Iterable[Record], request: Request) -> Ranking:
-    """Rank the contestants of stored records for a described workload.
+    """Rank the contestants of stored records for a described workload, other people's aside.
 
     Raises NothingMeasured when no record is about this workload at any length; its text says
     what the results do hold and which command would measure the request.
     """
-    records = list(records)
+    records = [record for record in records if not record.contestant.startswith(PEER)]
     related, notes = matching(records, request)
     tasks = [scores for scores in task_scores(records) if scores.pattern == request.pattern]
     by_contestant: dict[str, list[Record]] = defaultdict(list)

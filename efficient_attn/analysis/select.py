@@ -18,6 +18,9 @@ from efficient_attn.bench.workload import PASSES, PATTERNS, Workload
 # Options that the surroundings of a module decide (length, image, run): they make no new variant.
 SURROUNDINGS = frozenset({"max_len", "grid", "seed"})
 
+PEER = "peer:"
+"""How names of other people's implementations begin, which are raced and never picked."""
+
 PATTERN_NAMES = {
     "noncausal_self": "self-attention",
     "causal_self": "causal self-attention",

@@ -208,7 +208,7 @@ def list_variants(
             and exact in (None, cls.spec.exact)
         )
 
-    return sorted(name for name, cls in _registry().items() if matches(cls))
+    return sorted(name for name, cls in _registry().items() if cls.listed and matches(cls))
 
 
 def describe(name: str) -> VariantSpec:
@@ -266,7 +266,11 @@ def refusal(variant: str, request: str, detail: str = "") -> UnsupportedAttentio
     }[request]
     registry = _registry()
     why = detail or (registry[variant].refusals.get(request, "") if variant in registry else "")
-    able = [name for name, cls in sorted(registry.items()) if _honours(cls.capabilities, request)]
+    able = [
+        name
+        for name, cls in sorted(registry.items())
+        if cls.listed and _honours(cls.capabilities, request)
+    ]
     return UnsupportedAttention(
         f"{variant} does not support {asked}{': ' + why if why else ''}. "
         + (f"Variants that do: {', '.join(able)}." if able else "No variant does.")

@@ -25,13 +25,15 @@ class AttentionVariant(nn.Module):
     """Base of the variants. Letters: B batch, H heads, N queries, M keys, D and V head widths.
 
     A subclass gives `forward`, and either `visible` (softmax attention under a pattern) or its
-    own `weights`; with capability ``decode`` also `init_state` and `step`.
+    own `weights`; with capability ``decode`` also `init_state` and `step`. ``listed = False`` keeps
+    it out of lists and suggestions: it answers to its name alone.
 
     The formulas of cost (`flops`, `traffic` and their `step_` twins) describe what an eager call
     with equal widths D = V and without position biases executes; a subclass gives those it knows.
     """
 
     name: ClassVar[str]
+    listed: ClassVar[bool] = True
     spec: ClassVar[VariantSpec]
     Options: ClassVar[type]
     capabilities: Capabilities = Capabilities()

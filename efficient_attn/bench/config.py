@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from importlib import resources
 from typing import Any
 
@@ -15,6 +16,15 @@ from efficient_attn.bench.training import Training
 from efficient_attn.bench.worker import Limits
 from efficient_attn.bench.workload import Workload
 from efficient_attn.tasks import ModelConfig, make_task
+
+
+def _nearly_square(length: int) -> list[int]:
+    rows = next(r for r in range(math.isqrt(length), 0, -1) if length % r == 0)
+    return [rows, length // rows]
+
+
+# For experiments over lengths with variants that want a grid: ${nearly_square:${workload.length}}
+OmegaConf.register_new_resolver("nearly_square", _nearly_square, replace=True)
 
 
 def cell_from_config(config: DictConfig) -> Cell:
@@ -57,10 +67,11 @@ def _left_out(name: str, entry: dict[str, Any]) -> bool:
 def _contestant(name: str, entry: dict[str, Any]) -> Contestant:
     options = dict(entry)
     variant = options.pop("variant", None)
+    shown = options.pop("name", name)
     if variant is None:
         raise ValueError(f"attention.{name} names no variant: add attention.{name}.variant=...")
     try:
         make_options(variant, options)
     except OptionError as error:
         raise OptionError(f"attention.{name}: {error}") from None
-    return Contestant(name, variant, options)
+    return Contestant(shown, variant, options)

@@ -138,7 +138,8 @@ class CostSubject:
 
 def _require(variant: str, workload: Workload) -> None:
     """Raise `UnsupportedAttention` for what the variant does not honour, before making anything."""
-    capabilities = variant_class(variant).capabilities
+    asked = variant_class(variant)
+    variant, capabilities = asked.name, asked.capabilities
     capabilities.require(variant, causal=workload.causal, cross=workload.cross)
     if workload.cross and capabilities.equal_lengths and workload.keys != workload.length:
         raise refusal(variant, "unequal_lengths")

@@ -98,17 +98,23 @@ def scratch_folder() -> Path:
 
 @cache
 def code_hash(measure: str, variant: str) -> str:
-    """Hash of the sources that answer `measure` for `variant`; other variants do not count."""
+    """Hash of the sources that answer `measure` for `variant`; other variants do not count.
+
+    Of a variant that stands for somebody's `distribution`, the installed version counts too.
+    """
     from efficient_attn.attention import variant_class
 
     patterns = _COST_CODE if measure == "cost" else _ACCURACY_CODE
     sources = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
-    own = getattr(sys.modules[variant_class(variant).__module__], "__file__", None)
+    answering = variant_class(variant)
+    own = getattr(sys.modules[answering.__module__], "__file__", None)
     if own:
         sources.add(Path(own))
     hashed = hashlib.sha256()
     for path in sorted(sources):
         hashed.update(path.name.encode() + b"\0" + path.read_bytes())
+    if distribution := getattr(answering, "distribution", None):
+        hashed.update(f"{distribution} {package_version(distribution)}".encode())
     return hashed.hexdigest()[:16]
 
 

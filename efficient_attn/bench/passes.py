@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from efficient_attn.attention import AttentionMask, MultiHeadAttention, make_core, resolve_options
+from efficient_attn.attention import (
+    AttentionMask,
+    MultiHeadAttention,
+    make_core,
+    resolve_options,
+    variant_class,
+)
 from efficient_attn.attention.apply import attend
 from efficient_attn.attention.variant import AttentionVariant
 from efficient_attn.bench.workload import Workload
@@ -178,7 +184,12 @@ def _make_core(variant: str, options: dict[str, Any], w: Workload) -> AttentionV
     return make_core(variant, w.heads, w.head_dim, **_place(w), **resolved)
 
 
-def _make_module(variant: str, options: dict[str, Any], w: Workload) -> MultiHeadAttention:
+def _make_module(variant: str, options: dict[str, Any], w: Workload) -> Any:
+    """`MultiHeadAttention`, or the module that a core brings with projections of its own: it has
+    `core` and is called alike."""
+    whole = getattr(variant_class(variant), "whole_module", None)
+    if whole is not None:
+        return whole(_make_core(variant, options, w))
     resolved = resolve_options(variant, options, max_len=w.keys)
     return MultiHeadAttention(w.heads * w.head_dim, w.heads, variant, **_place(w), **resolved)
 

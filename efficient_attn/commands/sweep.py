@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from efficient_attn.analysis.report_text import print_closing, print_slopes
+from efficient_attn.analysis.select import PEER
 from efficient_attn.bench.cell import start_server
 from efficient_attn.bench.estimate import Estimate, estimate
 from efficient_attn.bench.plan import Redo
@@ -79,9 +80,12 @@ def _conclude(plan: Plan, problems: Sequence[str], console: Console) -> int:
     """Closing tables with every failure, and what has no record; returns the exit code."""
     store = plan.store
     records = [record for key in plan.keys if store.has(key) and (record := store.get(key))]
-    print_closing(records)
+    shown, remarks = _peers_marked(plan, records, console)
+    print_closing(shown)
     if any(record.measure == "cost" for record in records):
-        print_slopes(records)
+        print_slopes(shown)
+    for remark in remarks:
+        _say(console, remark)
     failed = [record for record in records if record.status not in ("ok", "unsupported")]
     lost = len(plan.keys) - len(records)
     for problem in problems:
@@ -94,6 +98,22 @@ def _conclude(plan: Plan, problems: Sequence[str], console: Console) -> int:
         + f". Records: {plan.results / 'records'}",
     )
     return SOME_FAILED if failed or lost else ALL_DONE
+
+
+def _peers_marked(
+    plan: Plan, records: list[Record], console: Console
+) -> tuple[list[Record], list[str]]:
+    """The records with other people's implementations marked that fail a probe, and what fails."""
+    if not any(record.contestant.startswith(PEER) for record in records):
+        return records, []
+    from efficient_attn.peers import conform
+
+    _say(console, "Probing the peers that have no verdict yet")
+    verdicts = conform.verdicts(plan.store.folder, records)
+    asked = {record.contestant for record in records}
+    return conform.marked(records, verdicts), conform.remarks(
+        {name: verdict for name, verdict in verdicts.items() if name in asked}
+    )
 
 
 def _time_spent(records: Sequence[Record], wall: float) -> str:
