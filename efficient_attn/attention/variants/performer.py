@@ -39,6 +39,7 @@ from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import require_int
 from efficient_attn.attention.kernels.flash import hand_written, under_autocast
 from efficient_attn.attention.kernels.performer import noncausal
+from efficient_attn.attention.kernels.performer_causal import causal
 from efficient_attn.attention.masks import AttentionMask
 from efficient_attn.attention.registry import Capabilities, register_variant
 from efficient_attn.attention.variant import AttentionVariant
@@ -125,21 +126,24 @@ class Performer(AttentionVariant):
             v = v * F.dropout(torch.ones_like(v[..., :1]), dropout_p)
         q, k, v = under_autocast(q, k, v)
         exists = mask.key_padding
-        formula = partial(self._formula, exists=exists, causal=mask.causal)
+        formula = partial(self._formula, exists=exists, is_causal=mask.causal)
         if not hand_written(q, k, v, exists, self.features):
             return formula(q, k, v)
         if not mask.causal:
             return noncausal(q, k, v, self.features, exists, formula)
-        return formula(q, k, v)
+        if q.shape[-2] != k.shape[-2]:
+            return formula(q, k, v)
+        out, normalisers = causal(q, k, v, self.features, exists, formula)
+        return out
 
     def _formula(
-        self, q: Tensor, k: Tensor, v: Tensor, *, exists: Tensor | None, causal: bool
+        self, q: Tensor, k: Tensor, v: Tensor, *, exists: Tensor | None, is_causal: bool
     ) -> Tensor:
         """The definition, differentiable by torch, in fp32 at least."""
         with torch.autocast(q.device.type, enabled=False):
             dtype = torch.promote_types(q.dtype, torch.float32)
             values = F.pad(v.to(dtype), (0, 1), value=1.0)
-            compute = self._causal if causal else self._noncausal
+            compute = self._causal if is_causal else self._noncausal
             out = compute(q.to(dtype), k.to(dtype), values, exists)
         return out.to(v.dtype)
 
