@@ -22,6 +22,7 @@ from efficient_attn.attention.kernels.flash import differentiable_gradients
 from efficient_attn.attention.kernels.performer_pieces import (
     Workspace,
     aligned,
+    decay_,
     exp_,
     floor,
     gradient_of_keys,
@@ -156,20 +157,20 @@ def _piece(
     before = torch.cat([log_scale, scale[:, C - 1 :: C]], -1)  # [G, c + 1]
     highest = top.view(G, c, C).amax(-1)
     source = torch.cat([log_scale, highest], -1)
-    scales = exp_((source[:, None, :] - before[:, :, None]).clamp_max_(0.0)).tril_()
+    scales = decay_(source[:, None, :] - before[:, :, None]).tril_()
     top, scale = top.view(-1, C, 1), scale.view(-1, C, 1)
     ratio = ws("ratio", G * c, C, C)
     torch.sub(top.transpose(-1, -2), scale, out=ratio)
-    exp_(ratio.clamp_max_(0.0)).tril_()
+    decay_(ratio).tril_()
     return _Piece(
         q=q_rows,
         k=k_rows,
         phi_q=call.narrow("narrow phi_q", phi_q).view(-1, C, R),
         phi_k=call.narrow("narrow phi_k", phi_k).view(-1, C, R),
         values=values.view(-1, C, V + 1),
-        weights=exp_(top - highest.view(-1, 1, 1)),
-        ratio=ratio,
-        reach=exp_(before[:, :-1].reshape(-1, 1, 1) - scale),
+        weights=call.narrow("weights", decay_(top - highest.view(-1, 1, 1))),
+        ratio=call.narrow("narrow ratio", ratio),
+        reach=call.narrow("reach", decay_(before[:, :-1].reshape(-1, 1, 1) - scale)),
         scales=scales,
         last_scale=before[:, -1:],
     )
@@ -190,18 +191,19 @@ def _sums(call: _Call, piece: _Piece, carried: Tensor) -> Tensor:
     """Sums [G, c + 1, R, V + 1] before each chunk and after the last; carried [G, R, V + 1]."""
     G, R, W = carried.shape
     steps = piece.scales.shape[-1]
-    weighted = torch.mul(
-        piece.values,
-        piece.weights,
-        out=call.workspace("weighted", *piece.values.shape, dtype=call.product),
-    )
     own = call.workspace("own", G, steps, R, W)
     own[:, 0].copy_(carried)
-    found = call.product_of("products", piece.phi_k.transpose(-1, -2), weighted)
+    found = call.product_of("products", piece.phi_k.transpose(-1, -2), _weighted(call, piece))
     own[:, 1:].copy_(found.view(G, -1, R, W))
     sums = call.workspace("sums", G, steps, R, W)
     torch.bmm(piece.scales, own.flatten(2), out=sums.flatten(2))
     return sums
+
+
+def _weighted(call: _Call, piece: _Piece) -> Tensor:
+    """Values as they stand in the sums of their chunk [A, C, V + 1]."""
+    out = call.workspace("weighted", *piece.values.shape, dtype=call.product)
+    return torch.mul(piece.values, piece.weights, out=out)
 
 
 def _forward(
@@ -241,8 +243,8 @@ def _answer(
     b, h, n, V = out.shape
     before = call.narrow("before", sums[:, :-1].flatten(0, 1))
     total = call.workspace("total", *piece.values.shape)
-    torch.mul(call.product_of("outside", piece.phi_q, before), piece.reach, out=total)
-    total.add_(call.product_of("inside", call.narrow("P", _scores(call, piece)), piece.values))
+    total.copy_(call.product_of("outside", piece.phi_q, before).mul_(piece.reach))
+    total.add_(call.product_of("inside", _scores(call, piece), piece.values))
     total = total.view(b, h, -1, V + 1)[:, :, :n]
     normalisers.copy_(total[..., V])
     divisor = normalisers.masked_fill(normalisers == 0, 1.0)
@@ -253,8 +255,7 @@ def _answer(
 
 def _scores(call: _Call, piece: _Piece) -> Tensor:
     """Weights of keys for queries within chunks [A, C, C], before the division."""
-    P = call.product_of("scores", piece.phi_q, piece.phi_k.transpose(-1, -2))
-    return torch.mul(P, piece.ratio, out=call.workspace("scaled", *P.shape))
+    return call.product_of("scores", piece.phi_q, piece.phi_k.transpose(-1, -2)).mul_(piece.ratio)
 
 
 def _backward(
@@ -328,9 +329,7 @@ def _back(
     d_sums[:, :-1].copy_(found.view(heads, -1, R, W))
     before = call.narrow("before", sums[:, :-1].flatten(0, 1))
 
-    dP = call.product_of("scores", G, piece.values.transpose(-1, -2))
-    dP = torch.mul(dP, piece.ratio, out=ws("scaled", *dP.shape))
-    dP = call.narrow("P", dP)
+    dP = call.product_of("scores", G, piece.values.transpose(-1, -2)).mul_(piece.ratio)
     dphi = call.product_of("dphi", dP, piece.phi_k)
     dphi = _add_product(dphi, reaching, before.transpose(-1, -2))
     found = times(dphi.mul_(piece.phi_q), call.features.to(call.product), "dk", ws)
@@ -339,19 +338,15 @@ def _back(
     d_own = ws("sums", heads, steps, R, W)  # the sums are not needed any more
     torch.bmm(piece.scales.transpose(-1, -2), d_sums.flatten(2), out=d_own.flatten(2))
     own = call.narrow("before", d_own[:, 1:].flatten(0, 1))
-    weighted = torch.mul(
-        piece.values, piece.weights, out=ws("weighted", *piece.values.shape, dtype=call.product)
-    )
     dphi = call.product_of("dphi", dP.transpose(-1, -2), piece.phi_q)
-    dphi = _add_product(dphi, weighted, own.transpose(-1, -2))
+    dphi = _add_product(dphi, _weighted(call, piece), own.transpose(-1, -2))
     dlog = dphi.mul_(piece.phi_k).view(heads, -1, R)
     W_narrow = call.features.to(call.product)
     _fill(filled[1], gradient_of_keys(dlog, piece.k, W_narrow, ws), heads)
 
-    P = call.narrow("P", _scores(call, piece))
     dv = ws("total", A, C, W)
-    torch.mul(call.product_of("outside", piece.phi_k, own), piece.weights, out=dv)
-    dv.add_(call.product_of("inside", P.transpose(-1, -2), G))
+    dv.copy_(call.product_of("outside", piece.phi_k, own).mul_(piece.weights))
+    dv.add_(call.product_of("inside", _scores(call, piece).transpose(-1, -2), G))
     _fill(filled[2], dv[..., :-1], heads)
     return d_own[:, 0].clone()
 

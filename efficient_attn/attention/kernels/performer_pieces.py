@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 ROWS, ELEMENTS = 4096, 1 << 20
@@ -75,6 +76,13 @@ def exp_(x: Tensor) -> Tensor:
     Denormal numbers slow exp and matrix products down a hundredfold.
     """
     return x.clamp_(min=math.log(torch.finfo(x.dtype).tiny) + 0.3).exp_()
+
+
+def decay_(x: Tensor) -> Tensor:
+    """exp in place of differences of log scales, at most 0, or exactly 0 for what is lost beside
+    the larger: what it multiplies must not become denormal either."""
+    least = math.log(torch.finfo(x.dtype).tiny) + 7
+    return F.threshold_(x.clamp_(least, 0.0).exp_(), 2 * math.exp(least), 0.0)
 
 
 def floor(dtype: torch.dtype) -> float:

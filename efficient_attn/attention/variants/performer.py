@@ -25,9 +25,9 @@ mean is that of dropping weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -45,6 +45,7 @@ from efficient_attn.attention.registry import Capabilities, register_variant
 from efficient_attn.attention.variant import AttentionVariant
 
 CHUNK = 128
+LOST = 1e-25
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ class Performer(AttentionVariant):
         if q.shape[-2] != k.shape[-2]:
             return formula(q, k, v)
         out, normalisers = causal(q, k, v, self.features, exists, formula)
-        return out
+        return _rescued(out, normalisers, exists, formula, (q, k, v))
 
     def _formula(
         self, q: Tensor, k: Tensor, v: Tensor, *, exists: Tensor | None, is_causal: bool
@@ -151,8 +152,9 @@ class Performer(AttentionVariant):
         """The estimated weights [B, H, N, M], formed for looking at; time and memory O(N·M·R)."""
         with torch.autocast(q.device.type, enabled=False):
             dtype = torch.promote_types(q.dtype, torch.float32)
-            log_q = self._log_queries(q.to(dtype))
-            log_k = self._log_keys(k.to(dtype), mask.key_padding)
+            features = self.features.to(dtype)
+            log_q = _log_queries(q.to(dtype), features)
+            log_k = _log_keys(k.to(dtype), features, mask.key_padding)
             scores = torch.stack(
                 [(row + log_k).logsumexp(-1) for row in log_q.unsqueeze(-2).unbind(-3)], -2
             )
@@ -188,9 +190,10 @@ class Performer(AttentionVariant):
     ) -> tuple[Tensor, _Sums]:
         outputs = []
         with torch.autocast(q.device.type, enabled=False):
+            features = self.features.double()
             pieces = zip(*(x.double().split(CHUNK, -2) for x in (q, k, v)), strict=True)
             for q_piece, k_piece, v_piece in pieces:
-                log_q, log_k = self._log_queries(q_piece), self._log_keys(k_piece, None)
+                log_q, log_k = _log_queries(q_piece, features), _log_keys(k_piece, features, None)
                 sums, state = _chunk(log_q, log_k, F.pad(v_piece, (0, 1), value=1.0), state)
                 outputs.append(_divide(sums))
         return torch.cat(outputs, -2).to(v.dtype), state
@@ -209,21 +212,23 @@ class Performer(AttentionVariant):
 
         The features W are constants, so that a product with them has one gradient only.
         """
-        N, D, R, W = queries, self.head_dim, self.options.num_features, self.head_dim + 1
-        if causal:
-            products = self._causal_products(min(queries, keys), keys, backward)
+        N, D, R, W = queries, self.head_dim, self.options.num_features, self.head_dim
+        if not causal:
+            features, sums = (N + keys) * D * R, (N + keys) * R * D
+            products = 3 * features + 4 * sums if backward else features + sums
+        elif queries >= keys:
+            products = performer_causal.products(keys, D, R, backward=backward)
         else:
-            features, sums = (N + keys) * D * R, (N + keys) * R * W
-            products = 2 * features + 3 * sums if backward else features + sums
+            products = self._causal_products(queries, keys, backward)
         return product_flops(batch * self.heads, products)
 
     def _causal_products(self, N: int, M: int, backward: bool) -> int:
         """Multiply-adds of `_causal` in one head, for N <= M queries."""
         D, R, W = self.head_dim, self.options.num_features, self.head_dim + 1
-        total = 0
-        for start, stop in _chunks(N, M):
-            C = stop - start
-            n = C if start >= M - N else 0
+        total, stop = 0, 0
+        sizes = [(C, 0) for C in _chunk_sizes(M - N)] + [(C, C) for C in _chunk_sizes(N)]
+        for C, n in sizes:
+            start, stop = stop, stop + C
             features, inside = (n + C) * D * R, n * C * (R + W)
             before, own = n * R * W, C * R * W
             total += features + inside + before + own
@@ -286,37 +291,26 @@ class Performer(AttentionVariant):
             self.features.copy_(drawn)
         self.calls.add_(1)
 
-    def _log_queries(self, q: Tensor) -> Tensor:
-        """log φ(q) [B, H, N, R] of q [B, H, N, D], without what cancels in the quotient."""
-        return (q * self.head_dim**-0.25) @ self.features.to(q.dtype).T
-
-    def _log_keys(self, k: Tensor, exists: Tensor | None) -> Tensor:
-        """log φ(k) [B, H, M, R] of k [B, H, M, D], likewise; −inf where exists [B, M] is False."""
-        k = k * self.head_dim**-0.25
-        log_k = k @ self.features.to(k.dtype).T - k.square().sum(-1, keepdim=True) / 2
-        if exists is None:
-            return log_k
-        return log_k.masked_fill(~exists[:, None, :, None], float("-inf"))
-
     def _noncausal(self, q: Tensor, k: Tensor, values: Tensor, exists: Tensor | None) -> Tensor:
         """Each feature relative to its largest key; values [B, H, M, V + 1] end in a 1.
 
         Keys are summed and queries answered by chunks, whose features stay in the cache.
         """
-        sums = values.new_zeros(*k.shape[:2], len(self.features), values.shape[-1])
+        features = self.features.to(q.dtype)
+        sums = values.new_zeros(*k.shape[:2], len(features), values.shape[-1])
         scale = torch.full_like(sums[..., :1], _floor(sums)).transpose(-1, -2)  # [B, H, 1, R]
         # A traced program must not depend on the length, as the number of chunks does.
         traced = torch.compiler.is_compiling()
-        for start in [0] if traced else range(0, k.shape[-2], CHUNK):
-            part = slice(start, None if traced else start + CHUNK)
-            log_k = self._log_keys(k[..., part, :], None if exists is None else exists[:, part])
+        parts = [(k, values, exists)] if traced else _parts(k, values, exists, CHUNK)
+        for k_part, part, exist in parts:
+            log_k = _log_keys(k_part, features, exist)
             higher = torch.maximum(scale, log_k.detach().amax(-2, keepdim=True))
-            own = (log_k - higher).exp().transpose(-1, -2) @ values[..., part, :]
+            own = (log_k - higher).exp().transpose(-1, -2) @ part
             sums = sums * (scale - higher).exp().transpose(-1, -2) + own
             scale = higher
         answers = []
         for queries in [q] if traced else q.split(CHUNK, -2):
-            exponents = self._log_queries(queries) + scale
+            exponents = _log_queries(queries, features) + scale
             phi_q = (exponents - exponents.detach().amax(-1, keepdim=True)).exp()
             answers.append(_divide(phi_q @ sums))
         return torch.cat(answers, -2)
@@ -328,28 +322,24 @@ class Performer(AttentionVariant):
         if blind:  # the first queries precede every key
             out = self._causal(q[..., blind:, :], k, values, exists)
             return F.pad(out, (0, 0, blind, 0))
+        features = self.features.to(q.dtype)
         if torch.compiler.is_compiling():
-            log_q = F.pad(self._log_queries(q), (0, 0, M - N, 0))
-            total = _all_chunks(log_q, self._log_keys(k, exists), values)
+            log_q = F.pad(_log_queries(q, features), (0, 0, M - N, 0))
+            total = _all_chunks(log_q, _log_keys(k, features, exists), values)
             return _divide(total[..., M - N :, :])
-        state = _Sums.empty(values.new_zeros(*k.shape[:2], len(self.features), values.shape[-1]))
+        state = _Sums.empty(values.new_zeros(*k.shape[:2], len(features), values.shape[-1]))
+        before, own = _chunk_sizes(M - N), _chunk_sizes(N)
+        queries = [q[..., :0, :]] * len(before) + list(q.split(own, -2))
         sums = []
-        for start, stop in _chunks(N, M):
-            log_k = self._log_keys(
-                k[..., start:stop, :], None if exists is None else exists[:, start:stop]
-            )
-            log_q = self._log_queries(q[..., max(start + N - M, 0) : max(stop + N - M, 0), :])
-            out, state = _chunk(log_q, log_k, values[..., start:stop, :], state)
+        for q_part, (k_part, part, exist) in zip(
+            queries, _parts(k, values, exists, before + own), strict=True
+        ):
+            log_q, log_k = _log_queries(q_part, features), _log_keys(k_part, features, exist)
+            out, state = _chunk(log_q, log_k, part, state)
             sums.append(out)
         total = torch.cat(sums, -2)
-        out = _divide(total)
-        if q.dtype == torch.float64:
-            return out
-        lost = _underflowed(total, exists)
-        if bool(lost.any()):
-            wide = self._causal(q.double(), k.double(), values.double(), exists)
-            out = torch.where(lost[..., None], wide.to(out.dtype), out)
-        return out
+        wide = partial(self._causal, exists=exists)
+        return _rescued(_divide(total), total[..., -1], exists, wide, (q, k, values))
 
 
 class _Sums(NamedTuple):
@@ -372,11 +362,32 @@ class _Sums(NamedTuple):
         return cls(zeros, torch.full_like(zeros[..., 0, :1], _floor(zeros)))
 
 
-def _chunks(N: int, M: int) -> list[tuple[int, int]]:
-    """Bounds of the chunks of M keys; one bound falls where the N <= M queries begin."""
-    first = M - N
-    bounds = [*range(0, first, CHUNK), *range(first, M, CHUNK), M]
-    return list(pairwise(bounds))
+def _log_queries(q: Tensor, features: Tensor) -> Tensor:
+    """log φ(q) [B, H, N, R] of q [B, H, N, D], without what cancels in the quotient."""
+    return (q * q.shape[-1] ** -0.25) @ features.T
+
+
+def _log_keys(k: Tensor, features: Tensor, exists: Tensor | None) -> Tensor:
+    """log φ(k) [B, H, M, R] of k [B, H, M, D], likewise; −inf where exists [B, M] is False."""
+    k = k * k.shape[-1] ** -0.25
+    log_k = k @ features.T - k.square().sum(-1, keepdim=True) / 2
+    if exists is None:
+        return log_k
+    return log_k.masked_fill(~exists[:, None, :, None], float("-inf"))
+
+
+def _chunk_sizes(length: int) -> list[int]:
+    return [min(CHUNK, length - start) for start in range(0, length, CHUNK)]
+
+
+def _parts(
+    k: Tensor, values: Tensor, exists: Tensor | None, sizes: int | list[int]
+) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+    """Keys, values and which exist, by chunks. One split has one gradient of full size, where a
+    slice for each chunk would have as many."""
+    keys = k.split(sizes, -2)
+    flags = [None] * len(keys) if exists is None else exists.split(sizes, -1)
+    return list(zip(keys, values.split(sizes, -2), flags, strict=True))
 
 
 def _chunk(log_q: Tensor, log_k: Tensor, values: Tensor, state: _Sums) -> tuple[Tensor, _Sums]:
@@ -449,14 +460,31 @@ def _divide(sums: Tensor) -> Tensor:
     return (sums[..., :-1] / normaliser.masked_fill(empty, 1.0)).masked_fill(empty, 0.0)
 
 
-def _underflowed(sums: Tensor, exists: Tensor | None) -> Tensor:
+def _rescued(
+    out: Tensor,
+    normalisers: Tensor,
+    exists: Tensor | None,
+    formula: Callable[[Tensor, Tensor, Tensor], Tensor],
+    inputs: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """out [B, H, N, V] with the queries recomputed in fp64 whose normaliser [B, H, N] was lost."""
+    if normalisers.dtype == torch.float64:
+        return out
+    lost = _underflowed(normalisers, exists)
+    if not bool(lost.any()):
+        return out
+    wide = formula(inputs[0].double(), inputs[1].double(), inputs[2].double())
+    return torch.where(lost[..., None], wide.to(out.dtype), out)
+
+
+def _underflowed(normalisers: Tensor, exists: Tensor | None) -> Tensor:
     """Bool [B, H, N]: the queries that see a key and have a normaliser too small to trust.
 
     It takes queries and keys that point apart by far more than trained models ever do.
     """
-    small = sums[..., -1].detach() < 1e-30
+    small = normalisers.detach() < LOST
     if exists is not None:
-        N, M = sums.shape[-2], exists.shape[-1]
+        N, M = normalisers.shape[-1], exists.shape[-1]
         small = small & (exists.cummax(-1).values[:, None, M - N :])
     return small
 
