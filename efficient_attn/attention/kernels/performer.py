@@ -43,6 +43,12 @@ def noncausal(
     return _forward(q, k, v, features, exists)[0]
 
 
+def noncausal_products(N: int, M: int, D: int, R: int, *, backward: bool) -> int:
+    """Multiply-adds in one head of width D = V; backward: and those of the gradients."""
+    features = means = (N + M) * D * R
+    return (3 if backward else 1) * (features + means)
+
+
 class _Noncausal(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -83,10 +89,13 @@ class _Call:
 
     def rows(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
         """x [b, h, n, D] -> [(b h), n, D] in dtype."""
-        return self.workspace.narrow(name, x.flatten(0, 1), dtype)
+        return self.workspace.cast(name, x.flatten(0, 1), dtype)
 
     def narrow(self, name: str, x: Tensor) -> Tensor:
-        return self.workspace.narrow(name, x, self.product)
+        return self.workspace.cast(name, x, self.product)
+
+    def widen(self, name: str, x: Tensor) -> Tensor:
+        return self.workspace.cast(name, x, self.dtype)
 
     def values(self, v: Tensor, exists: Tensor | None) -> Tensor:
         """[(b h), n, V] in the type of products, zero where there is no key."""
@@ -151,7 +160,7 @@ def _sum_keys(call: _Call, k: Tensor, v: Tensor, exists: Tensor | None) -> tuple
         )
         kept = (top - higher).exp_()
         total.mul_(kept).add_(phi.sum(-2, keepdim=True))
-        sums.mul_(kept.transpose(-1, -2)).add_(own)
+        sums.mul_(kept.transpose(-1, -2)).add_(call.widen("wide own", own))
         top = higher
     return sums.div_(total.transpose(-1, -2)), (top + total.log()).squeeze(-2)
 
@@ -170,12 +179,10 @@ def _backward(
     with torch.autocast("cpu", enabled=False):
         call = _Call(q, k, v, features)
         dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
-        for b, h in head_groups(*q.shape[:2], call.longest, call.width):
+        for b, h in head_groups(q.shape[0], q.shape[1], call.longest, call.width):
             here = None if exists is None else exists[b]
             U, lse = means[b, h], log_sums[b, h]
-            dU, dlse = _back_to_queries(
-                call, gradient[b, h], out[b, h], q[b, h], U, lse, dq[b, h]
-            )
+            dU, dlse = _back_to_queries(call, gradient[b, h], out[b, h], q[b, h], U, lse, dq[b, h])
             dlse.sub_((dU * U.flatten(0, 1)).sum(-1).unsqueeze(-2))
             _back_to_keys(call, dU, dlse, k[b, h], v[b, h], here, lse, dk[b, h], dv[b, h])
     return dq, dk, dv
@@ -192,14 +199,18 @@ def _back_to_queries(
     W = call.features.to(call.product)
     for span in spans(q.shape[-2], call.width):
         A = call.queries_over_features(q[..., span, :], lse)
-        g, o = gradient[..., span, :], out[..., span, :]
-        delta = torch.linalg.vecdot(g.to(call.dtype), o.to(call.dtype)).flatten(0, 1)
-        g = call.rows("g", g, call.product)
+        g = call.rows("g", gradient[..., span, :], call.product)
+        delta = call.rows("x", gradient[..., span, :], call.dtype)
+        delta = torch.mul(
+            delta,
+            call.rows("o", out[..., span, :], call.dtype),
+            out=call.workspace("squares", *delta.shape),
+        ).sum(-1, keepdim=True)
         torch.bmm(call.narrow("A", A).transpose(-1, -2), g, out=own)
-        dU.add_(own)
+        dU.add_(call.widen("wide own", own))
         dA = call.workspace("dA", *A.shape, dtype=call.product)
         torch.bmm(g, narrow_U.transpose(-1, -2), out=dA)
-        dS = torch.sub(dA, delta[..., None], out=call.workspace("dS", *A.shape)).mul_(A)
+        dS = call.widen("dS", dA).sub_(delta).mul_(A)
         dlse.add_(dS.sum(-2, keepdim=True))
         found = times(call.narrow("A", dS), W, "dx", call.workspace)
         dq[..., span, :].copy_(found.view_as(dq[..., span, :]))
@@ -219,6 +230,7 @@ def _back_to_keys(
 ) -> None:
     """Fills dk [b, h, M, D] and dv [b, h, M, V]; dlse: that of λ less Σ U dU."""
     dU = call.narrow("U", dU)
+    W = call.features.to(call.product)
     for span in spans(k.shape[-2], call.width):
         here = None if exists is None else exists[:, span]
         log_k = call.log_keys(k[..., span, :], here)
@@ -229,9 +241,9 @@ def _back_to_keys(
         dv[..., span, :].copy_(found.view_as(dv[..., span, :]))
         dP = call.workspace("dA", *phi.shape, dtype=call.product)
         torch.bmm(values, dU.transpose(-1, -2), out=dP)
-        dlog = torch.add(dP, dlse, out=call.workspace("dS", *phi.shape)).mul_(phi)
+        dlog = call.widen("dS", dP).add_(dlse).mul_(phi)
         rows = call.rows("x", k[..., span, :], call.dtype)
-        found = gradient_of_keys(dlog, rows, call.features, call.workspace)
+        found = gradient_of_keys(call.narrow("A", dlog), rows, W, call.workspace)
         dk[..., span, :].copy_(found.view_as(dk[..., span, :]))
         if here is not None:
             for x in (dk, dv):

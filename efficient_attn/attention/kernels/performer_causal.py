@@ -50,6 +50,31 @@ def causal(
     return _forward(q, k, v, features, exists)[:2]
 
 
+def causal_products(N: int, M: int, D: int, R: int, *, backward: bool) -> int:
+    """Multiply-adds in one head of N >= M queries and width D = V; backward: and of gradients."""
+    W = D + 1
+    total = 0
+    for span in spans(min(N, M), _width(D, R)):
+        c, C = chunking(span.stop - span.start)
+        n = c * C
+        features, meeting, scores, inside = n * D * R, n * R * W, n * C * R, n * C * W
+        between = (c + 1) ** 2 * R * W
+        total += 2 * features + 2 * meeting + between + scores + inside
+        if backward:
+            total += 4 * features + 5 * meeting + 2 * between + 3 * scores + 2 * inside
+    return total
+
+
+def _width(D: int, R: int) -> int:
+    return max(R, 4 * D)
+
+
+def chunking(n: int) -> tuple[int, int]:
+    """Number of chunks for n tokens and their size: equal ones, to pad little."""
+    c = -(-n // CHUNK)
+    return c, aligned(-(-n // c))
+
+
 class _Causal(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -87,7 +112,7 @@ class _Call:
         self.workspace = Workspace(self.dtype)
         self.features = features.to(self.dtype) * q.shape[-1] ** -0.25  # [R, D]
         self.length = q.shape[-2]
-        self.width = max(len(features), 4 * q.shape[-1])
+        self.width = _width(q.shape[-1], len(features))
 
     def carry(self, G: int, V: int) -> tuple[Tensor, Tensor]:
         """Sums over no keys [G, R, V + 1] and their log scale [G, 1]."""
@@ -95,7 +120,10 @@ class _Call:
         return sums, torch.full((G, 1), floor(self.dtype), dtype=self.dtype)
 
     def narrow(self, name: str, x: Tensor) -> Tensor:
-        return self.workspace.narrow(name, x, self.product)
+        return self.workspace.cast(name, x, self.product)
+
+    def widen(self, x: Tensor) -> Tensor:
+        return self.workspace.cast("wide", x, self.dtype)
 
     def product_of(self, name: str, x: Tensor, y: Tensor) -> Tensor:
         """x [A, n, m] @ y [A, m, l] in the type of products."""
@@ -132,8 +160,7 @@ def _piece(
     ws = call.workspace
     b, h, n, V = v.shape
     G, R = b * h, len(call.features)
-    c = -(-n // CHUNK)
-    C = aligned(-(-n // c))
+    c, C = chunking(n)
     q_rows, k_rows = (_padded(ws, name, x, c * C) for name, x in (("q", q), ("k", k)))
 
     log_q = times(q_rows, call.features.T, "phi_q", ws)
@@ -187,17 +214,23 @@ def _padded(ws: Workspace, name: str, x: Tensor, length: int) -> Tensor:
     return rows
 
 
-def _sums(call: _Call, piece: _Piece, carried: Tensor) -> Tensor:
-    """Sums [G, c + 1, R, V + 1] before each chunk and after the last; carried [G, R, V + 1]."""
+def _sums(call: _Call, piece: _Piece, carried: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums before each chunk [A, R, V + 1], narrow, and after the last [G, R, V + 1]; carried
+    [G, R, V + 1]: before the first."""
     G, R, W = carried.shape
-    steps = piece.scales.shape[-1]
-    own = call.workspace("own", G, steps, R, W)
+    own = call.workspace("own", G, piece.scales.shape[-1], R, W)
     own[:, 0].copy_(carried)
     found = call.product_of("products", piece.phi_k.transpose(-1, -2), _weighted(call, piece))
     own[:, 1:].copy_(found.view(G, -1, R, W))
-    sums = call.workspace("sums", G, steps, R, W)
-    torch.bmm(piece.scales, own.flatten(2), out=sums.flatten(2))
-    return sums
+    before = _rescaled(call, piece.scales[:, :-1], own, "before")
+    return before, torch.bmm(piece.scales[:, -1:], own.flatten(2)).view(G, R, W)
+
+
+def _rescaled(call: _Call, scales: Tensor, sums: Tensor, name: str) -> Tensor:
+    """scales [G, c, c + 1] @ sums [G, c + 1, R, V + 1] -> [A, R, V + 1], narrow."""
+    wide = call.workspace(f"wide {name}", *scales.shape[:2], *sums.shape[2:])
+    torch.bmm(scales, sums.flatten(2), out=wide.flatten(2))
+    return call.narrow(name, wide.flatten(0, 1))
 
 
 def _weighted(call: _Call, piece: _Piece) -> Tensor:
@@ -230,27 +263,22 @@ def _forward(
                     kept += [sums, log_scale]
                 here = None if exists is None else exists[b, span]
                 piece = _piece(call, q[b, h, span], k[b, h, span], v[b, h, span], here, log_scale)
-                before = _sums(call, piece, sums)
+                before, sums = _sums(call, piece, sums)
                 _answer(call, piece, before, out[b, h, span], normalisers[b, h, span])
-                sums, log_scale = before[:, -1].clone(), piece.last_scale
+                log_scale = piece.last_scale
     return out, normalisers, kept
 
 
-def _answer(
-    call: _Call, piece: _Piece, sums: Tensor, out: Tensor, normalisers: Tensor
-) -> None:
+def _answer(call: _Call, piece: _Piece, before: Tensor, out: Tensor, normalisers: Tensor) -> None:
     """Fills out [b, h, n, V] and normalisers [b, h, n]."""
     b, h, n, V = out.shape
-    before = call.narrow("before", sums[:, :-1].flatten(0, 1))
     total = call.workspace("total", *piece.values.shape)
     total.copy_(call.product_of("outside", piece.phi_q, before).mul_(piece.reach))
-    total.add_(call.product_of("inside", _scores(call, piece), piece.values))
+    total.add_(call.widen(call.product_of("inside", _scores(call, piece), piece.values)))
     total = total.view(b, h, -1, V + 1)[:, :, :n]
     normalisers.copy_(total[..., V])
     divisor = normalisers.masked_fill(normalisers == 0, 1.0)
-    torch.div(total[..., :V], divisor[..., None], out=out) if out.dtype == call.dtype else (
-        out.copy_(total[..., :V].div_(divisor[..., None]))
-    )
+    out.copy_(total[..., :V].div_(divisor[..., None]))
 
 
 def _scores(call: _Call, piece: _Piece) -> Tensor:
@@ -284,9 +312,8 @@ def _backward(
                 here = None if exists is None else exists[b, span]
                 piece = _piece(call, q[at], k[at], v[at], here, log_scale)
                 G = _gradient_of_sums(call, piece, gradient[at], out[at], normalisers[at])
-                d_sums = _back(
-                    call, piece, _sums(call, piece, sums), G, d_sums, (dq[at], dk[at], dv[at])
-                )
+                before, _ = _sums(call, piece, sums)
+                d_sums = _back(call, piece, before, G, d_sums, (dq[at], dk[at], dv[at]))
                 if here is not None:
                     dv[at].masked_fill_(~here[:, None, :, None], 0.0)
     return dq, dk, dv
@@ -301,9 +328,9 @@ def _gradient_of_sums(
     inverse = normalisers.reciprocal().masked_fill_(normalisers == 0, 0.0)
     G = call.workspace("G", b * h, A * C // (b * h), V + 1)
     inside = G[:, :n].view(b, h, n, V + 1)
-    torch.mul(gradient, inverse[..., None], out=inside[..., :V])
-    torch.mul(inside[..., :V], out, out=call.workspace("total", b, h, n, V))
-    inside[..., V] = -call.workspace("total", b, h, n, V).sum(-1)
+    inside[..., :V].copy_(gradient).mul_(inverse[..., None])
+    product = call.workspace("total", b, h, n, V).copy_(out).mul_(inside[..., :V])
+    torch.sum(product, -1, out=inside[..., V]).neg_()
     G[:, n:].zero_()
     return call.narrow("narrow G", G).view(A, C, V + 1)
 
@@ -311,7 +338,7 @@ def _gradient_of_sums(
 def _back(
     call: _Call,
     piece: _Piece,
-    sums: Tensor,
+    before: Tensor,
     G: Tensor,
     d_carry: Tensor,
     filled: tuple[Tensor, Tensor, Tensor],
@@ -319,36 +346,34 @@ def _back(
     """Fills the gradients of q, k, v of the piece; d_carry [G, R, V + 1]: that of the sums it
     hands on -> that of the sums it was handed."""
     ws = call.workspace
-    heads, steps, R, W = sums.shape
+    heads, R, W = d_carry.shape
     A, C, _ = piece.phi_q.shape
+    constant = call.features.to(call.product)
 
     reaching = torch.mul(G, piece.reach, out=ws("reaching", *G.shape, dtype=call.product))
-    d_sums = ws("own", heads, steps, R, W)
+    d_sums = ws("own", heads, piece.scales.shape[-1], R, W)
     d_sums[:, -1].copy_(d_carry)
     found = call.product_of("products", piece.phi_q.transpose(-1, -2), reaching)
     d_sums[:, :-1].copy_(found.view(heads, -1, R, W))
-    before = call.narrow("before", sums[:, :-1].flatten(0, 1))
 
     dP = call.product_of("scores", G, piece.values.transpose(-1, -2)).mul_(piece.ratio)
     dphi = call.product_of("dphi", dP, piece.phi_k)
     dphi = _add_product(dphi, reaching, before.transpose(-1, -2))
-    found = times(dphi.mul_(piece.phi_q), call.features.to(call.product), "dk", ws)
+    found = times(dphi.mul_(piece.phi_q), constant, "dk", ws)
     _fill(filled[0], found, heads)
 
-    d_own = ws("sums", heads, steps, R, W)  # the sums are not needed any more
-    torch.bmm(piece.scales.transpose(-1, -2), d_sums.flatten(2), out=d_own.flatten(2))
-    own = call.narrow("before", d_own[:, 1:].flatten(0, 1))
+    onward = piece.scales.transpose(-1, -2)
+    own = _rescaled(call, onward[:, 1:], d_sums, "before")  # those sums are not needed any more
     dphi = call.product_of("dphi", dP.transpose(-1, -2), piece.phi_q)
     dphi = _add_product(dphi, _weighted(call, piece), own.transpose(-1, -2))
     dlog = dphi.mul_(piece.phi_k).view(heads, -1, R)
-    W_narrow = call.features.to(call.product)
-    _fill(filled[1], gradient_of_keys(dlog, piece.k, W_narrow, ws), heads)
+    _fill(filled[1], gradient_of_keys(dlog, piece.k, constant, ws), heads)
 
     dv = ws("total", A, C, W)
     dv.copy_(call.product_of("outside", piece.phi_k, own).mul_(piece.weights))
-    dv.add_(call.product_of("inside", _scores(call, piece).transpose(-1, -2), G))
+    dv.add_(call.widen(call.product_of("inside", _scores(call, piece).transpose(-1, -2), G)))
     _fill(filled[2], dv[..., :-1], heads)
-    return d_own[:, 0].clone()
+    return torch.bmm(onward[:, :1], d_sums.flatten(2)).view(heads, R, W)
 
 
 def _add_product(total: Tensor, x: Tensor, y: Tensor) -> Tensor:

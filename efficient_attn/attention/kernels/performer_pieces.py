@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 ROWS, ELEMENTS = 4096, 1 << 20
@@ -34,7 +33,7 @@ class Workspace:
             memory = self._memory[name] = torch.empty(size, dtype=dtype or self.dtype)
         return memory[:size].view(shape)
 
-    def narrow(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def cast(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
         """x itself where it has the type, else a copy in it."""
         return x if x.dtype == dtype else self(name, *x.shape, dtype=dtype).copy_(x)
 
@@ -82,7 +81,7 @@ def decay_(x: Tensor) -> Tensor:
     """exp in place of differences of log scales, at most 0, or exactly 0 for what is lost beside
     the larger: what it multiplies must not become denormal either."""
     least = math.log(torch.finfo(x.dtype).tiny) + 7
-    return F.threshold_(x.clamp_(least, 0.0).exp_(), 2 * math.exp(least), 0.0)
+    return torch.threshold_(x.clamp_(least, 0.0).exp_(), 2 * math.exp(least), 0.0)
 
 
 def floor(dtype: torch.dtype) -> float:
@@ -99,8 +98,8 @@ def half_squares(x: Tensor, workspace: Workspace) -> Tensor:
 def gradient_of_keys(dlog: Tensor, k: Tensor, features: Tensor, workspace: Workspace) -> Tensor:
     """[G, n, D], from that of log φ(k) [G, n, R] and k [G, n, D]; features [R, D] are scaled."""
     D = k.shape[-1]
-    dk = times(dlog, features, "dk", workspace)
-    weight = dlog.sum(-1, keepdim=True, dtype=workspace.dtype).mul_(D**-0.5)
+    dk = workspace.cast("wide dk", times(dlog, features, "dk", workspace), workspace.dtype)
+    weight = dlog.sum(-1, keepdim=True).to(workspace.dtype).mul_(D**-0.5)
     return dk.sub_(torch.mul(k, weight, out=workspace("squares", *k.shape)))
 
 
