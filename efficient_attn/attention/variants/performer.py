@@ -23,9 +23,9 @@ Speed. On the CPU, but for short sequences, kernels compute the same (`kernels/p
 gradients, O(N·d) kept. With 8 heads of 64, R = 256 and N = 4096 in fp32, on two cores, products
 alone take 22 ms noncausal and 35 ms causal at 200 GFLOP/s, of 34 and 53 in all; the rest are passes
 over the features (exp, maxima, scales; 1 ms each). What did not help: torch's fused attention twice
-(52 ms noncausal), a fused backward (109 ms beside 60), products with the values' 1 apart from them,
-chunks of 64 (half the scores, but a quarter more between chunks). Denormal numbers, which stood in
-the first sums and in padding, had made causal training a quarter slower.
+(52 ms noncausal), its backward (109 ms beside 60), chunks of 64 (fewer scores, more sums: products
+of the forward pass take as long). Denormal numbers, which stood in the first sums, had made causal
+training a third slower.
 
 It cannot take a pairwise mask: the keys are summed before any query meets them. Dropout acts on
 whole values (one draw per key and head, shared by the queries), since weights are never formed; its
