@@ -20,6 +20,7 @@ from torch import Tensor
 from efficient_attn.attention.kernels.flash import differentiable_gradients
 from efficient_attn.attention.kernels.performer_pieces import (
     Workspace,
+    decay_,
     exp_,
     floor,
     gradient_of_keys,
@@ -234,7 +235,9 @@ def _back_to_keys(
     for span in spans(k.shape[-2], call.width):
         here = None if exists is None else exists[:, span]
         log_k = call.log_keys(k[..., span, :], here)
-        phi = exp_(log_k.sub_(lse.flatten(0, 1).unsqueeze(-2)))
+        # Keys that do not exist would make denormal gradients, exactly 0 makes none.
+        exp = exp_ if here is None else decay_
+        phi = exp(log_k.sub_(lse.flatten(0, 1).unsqueeze(-2)))
         values = call.values(v[..., span, :], here)
         found = call.workspace("dx", *values.shape, dtype=call.product)
         torch.bmm(call.narrow("A", phi), dU, out=found)
