@@ -83,7 +83,7 @@ class ModulePeer(Peer):
             f"{self.name} is a whole module with its projections: measure workload.scope=module"
         )
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         """x [B, N, E] -> [B, N, E]. padding: bool [B, N], True = ignore."""
         raise NotImplementedError
 
@@ -116,7 +116,7 @@ class _Whole(nn.Module):
         can.require(self.core.name, causal=is_causal, cross=cross)
         if key_padding_mask is not None and not can.key_padding:
             raise refusal(self.core.name, "key_padding")
-        return self.core.run(query, causal=is_causal, padding=key_padding_mask), None
+        return self.core.whole(query, causal=is_causal, padding=key_padding_mask), None
 
 
 Adapter = TypeVar("Adapter", bound="type[Peer]")

@@ -172,7 +172,7 @@ def _formula_errors(variant: str, patterns: list[str]) -> dict[str, float]:
         with torch.no_grad():
             if hasattr(core, "whole_module"):
                 expected = core.token_formula(merge(q), causal=causal)
-                found = core.run(merge(q), causal=causal, padding=None)
+                found = core.whole(merge(q), causal=causal, padding=None)
             else:
                 expected = core.formula(q, k, v, causal=causal)
                 found = core(q, k, v, AttentionMask(causal))
@@ -207,7 +207,7 @@ def _failures_at_one_length(variant: str, patterns: list[str]) -> dict[str, str]
     def run(x: Tensor, causal: bool = False, padding: Tensor | None = None) -> Tensor:
         with torch.no_grad():
             if hasattr(core, "whole_module"):
-                return core.run(x, causal=causal, padding=padding)
+                return core.whole(x, causal=causal, padding=padding)
             heads = split(x, HEADS)
             exists = None if padding is None else ~padding
             return merge(core(heads, heads, heads, AttentionMask(causal, exists)))

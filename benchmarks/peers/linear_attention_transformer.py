@@ -30,6 +30,6 @@ class LinearAttention(ModulePeer):
         self.theirs: nn.Module = free
         self.functions = {False: free.global_attn_fn, True: ordered.global_attn_fn}
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         self.theirs.global_attn_fn = self.functions[causal]
         return self.theirs(x)

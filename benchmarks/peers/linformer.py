@@ -55,7 +55,7 @@ class Linformer(_SizedPeer, ModulePeer):
         super().__init__(heads, head_dim, options)
         self.theirs = self.make(**place)
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         return self.theirs(x)
 
     def token_formula(self, x: Tensor, *, causal: bool) -> Tensor:

@@ -39,5 +39,5 @@ class Nystrom(ModulePeer):
             width, head_dim, heads, num_landmarks=options.landmarks, residual=False
         ).to(**place)
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         return self.theirs(x, mask=None if padding is None else ~padding)

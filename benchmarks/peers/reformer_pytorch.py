@@ -39,6 +39,6 @@ class Reformer(ModulePeer):
             heads * head_dim, heads, bucket_size=options.bucket, n_hashes=options.hashes
         ).to(**place)
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         self.theirs.lsh_attn.causal = self.theirs.full_attn.causal = causal
         return self.theirs(x)

@@ -31,7 +31,7 @@ class SwinWindows(GridPeer):
         width = heads * head_dim
         self.theirs = make(width, heads, head_dim, True, options.window, True).to(**place)
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         return self.theirs(x.unflatten(1, self.grid(x.shape[1]))).flatten(1, 2)
 
     def token_formula(self, x: Tensor, *, causal: bool) -> Tensor:

@@ -157,7 +157,7 @@ class TorchModule(ModulePeer):
         super().__init__(heads, head_dim, options)
         self.theirs = nn.MultiheadAttention(heads * head_dim, heads, batch_first=True, **place)
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         mask = _later(x.shape[1]) if causal else None
         return self.theirs(x, x, x, padding, need_weights=False, attn_mask=mask, is_causal=causal)[
             0

@@ -44,7 +44,7 @@ class Longformer(ModulePeer):
         self.theirs = longformer.LongformerSelfAttention(config, 0).to(**place)
         self.out = nn.Linear(width, width, **place)
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         B, N, _ = x.shape
         more = -N % (2 * self.options.window)
         if padding is None:
@@ -97,7 +97,7 @@ class Swin(GridPeer):
         layer.mlp = _Nothing()
         self.theirs = layer.to(**place)
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         self.config._attn_implementation = "eager" if torch.is_grad_enabled() else "sdpa"
         return self.theirs(x, self.grid(x.shape[1]))[0] - x
 
@@ -165,7 +165,7 @@ class Nystromformer(ModulePeer):
         options = super().resolve(options, max_len=max_len, grid=grid, layer=layer)
         return options if options.max_len else replace(options, max_len=max_len)
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         return self.out(self.theirs(x)[0])
 
 
@@ -206,7 +206,7 @@ class BigBird(ModulePeer):
         self.theirs = model.BigBirdBlockSparseAttention(config, seed=0).to(**place)
         self.out = nn.Linear(width, width, **place)
 
-    def run(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
+    def whole(self, x: Tensor, *, causal: bool, padding: Tensor | None) -> Tensor:
         exists = torch.ones(x.shape[:2], dtype=x.dtype, device=x.device)
         blocked, banded, rows, columns = self.masks(exists, self.options.block)
         out = self.theirs(x, banded, rows, columns, blocked, blocked)

@@ -19,8 +19,10 @@ from typing import Any
 import torch
 
 from efficient_attn.attention.kernels import blockwise as blockwise_kernel
+from efficient_attn.attention.kernels import performer_causal, performer_pieces
 from efficient_attn.attention.kernels.parts import Part
-from efficient_attn.attention.variants import local_window, performer, shifted_window
+from efficient_attn.attention.variants import local_window, shifted_window
+from efficient_attn.bench import memory
 from efficient_attn.bench.passes import Call
 from efficient_attn.bench.workload import Workload
 
@@ -224,90 +226,116 @@ def shifted(s: Sizes, options: Any) -> Terms:
 
 
 def favor(s: Sizes, options: Any) -> Terms:
-    """Computed in fp32 by chunks; values end in a 1, so that the sums include the normaliser."""
+    """Temporaries of one piece, which the next ones use again, beside what is kept of all.
+
+    In half precision, products are taken of narrow copies.
+    """
     return (favor_causal if s.causal else favor_noncausal)(s, options.num_features)
 
 
-class Favor:
-    """What both forms of FAVOR+ with R features have in common."""
+class Piece:
+    """n tokens in all the heads of a piece; per number of them: features and rows of width D."""
 
     def __init__(self, s: Sizes, R: int) -> None:
-        C = performer.CHUNK
-        self.chunks = -(-s.N // C)
-        self.last = s.N - (self.chunks - 1) * C
-        self.values = s.heads * s.N * (s.D + 1) * FP32
-        self.features = s.heads * s.N * R * FP32
-        self.features_of_last = s.heads * self.last * R * FP32
-        self.state = s.heads * R * (s.D + 1) * FP32
-        self.scores = s.heads * s.N * C * FP32
-        self.cast = s.half * self.chunks * R * s.D * FP32  # W in fp32, anew for each chunk
-        self.inputs: Terms = {"q and k in fp32": s.half * 2 * s.fp32, "values and a 1": self.values}
+        width = max(R, 4 * s.D)
+        (_, heads), *_ = performer_pieces.head_groups(1, s.heads, s.N, width)
+        span, *_ = performer_pieces.spans(s.N, width)
+        self.heads, self.span = heads.stop - heads.start, span.stop - span.start
+        self.n = self.heads * self.span
+        self.state = self.heads * R * s.D * FP32
+        self.constants: Terms = {"scaled features": R * s.D * FP32}
 
 
 def favor_noncausal(s: Sizes, R: int) -> Terms:
-    f = Favor(s, R)
-    joined = {
-        **f.inputs,
-        "log features of the last chunks of q and k": 2 * f.features_of_last,
-        "sums, and the last term of them": 2 * f.state,
-        "answers of the chunks": s.fp32,
-        "joined answers": s.fp32,
-    }
-    if not s.backward:
-        return {**joined, "features of the last chunk of q": f.features_of_last}
-    end_of_forward = {
-        **joined,
-        "features of q and k": 2 * f.features,
-        "W in fp32 for q and k": 2 * f.cast,
-        "scaled k": s.fp32,
-        "numerators": f.values,
-    }
-    # When the gradients of the first chunk reach k and the values, each through a tensor of zeros.
-    backward = {
-        "values and a 1": f.values,
+    p = Piece(s, R)
+    features, rows = p.n * R * FP32, p.n * s.D * FP32
+    terms = {
+        **p.constants,
         "output": s.tensor,
-        "features of k": f.features,
-        "W in fp32 for k": f.cast,
-        "scaled k": s.fp32,
-        "gradient of q": s.fp32,
-        "gradient of k": s.fp32,
-        "gradient of the values, and zeros around that of a chunk": 2 * f.values,
+        "means of the values": s.heads * R * s.D * FP32,
+        "rows in fp32": s.half * rows,
+        "features": features,
+        "narrow features": s.half * p.n * R * s.itemsize,
+        "squares of k": rows,
+        "sums of a piece": p.heads * R * s.D * s.itemsize,
+        "means or their gradient": p.state,
     }
-    return most(end_of_forward, backward)
+    product = {
+        "workspace of the product": s.half * product_workspace(p.heads, p.span, R, s.D),
+    }
+    later = {
+        "narrow means": s.half * p.heads * R * s.D * s.itemsize,
+        "sums of a piece in fp32": s.half * p.heads * R * s.D * FP32,
+        "answers, or gradients of q and v": p.n * s.D * s.itemsize,
+    }
+    if p.heads < s.heads:  # the temporaries of later steps are there from the piece before
+        terms |= {**product, **later}
+    elif s.backward:
+        terms |= later
+    if not s.backward:
+        return most({**terms, **product}, {**terms, **later})
+    return {
+        **terms,
+        "gradients of q, k and v": 3 * s.tensor,
+        "gradient of the features": p.n * R * s.itemsize,
+        "that of their logs": s.half * features,
+        "output in fp32": s.half * rows,
+        "gradient of k": p.n * s.D * s.itemsize,
+        "the same in fp32": s.half * rows,
+        "narrow constant features": s.half * R * s.D * s.itemsize,
+    }
+
+
+def product_workspace(heads: int, n: int, R: int, D: int) -> int:
+    """What oneDNN takes for itself in a half-precision product over the tokens: asked of it."""
+    phi, v = (torch.ones(heads, n, width, dtype=torch.bfloat16) for width in (R, D))
+    out = torch.empty(heads, R, D, dtype=torch.bfloat16)
+
+    def product() -> None:
+        torch.bmm(phi.transpose(-1, -2), v, out=out)
+
+    product()
+    return memory.peak_tensor_bytes(product, "cpu").tensor_bytes or 0
 
 
 def favor_causal(s: Sizes, R: int) -> Terms:
-    f = Favor(s, R)
-    graph = {
-        "features of q and k": 2 * f.features,
-        "W in fp32 for q and k": 2 * f.cast,
-        "scaled k": s.fp32,
-        "scales of keys to queries": f.scores,
-        "scaled scores": f.scores,
-        "scaled values": f.values * (s.N - f.last) // s.N,
-        "states before the chunks": f.chunks * f.state,
-    }
-    end_of_forward = {
-        **f.inputs,
-        "log features of the last chunks of q and k": 2 * f.features_of_last,
-        "last state": f.state,
-        "sums of the chunks": f.values,
-        "joined sums": f.values,
-        "quotient": s.fp32,
-        "quotient with zeros": s.fp32,
+    p = Piece(s, R)
+    c, C = performer_causal.chunking(p.span)
+    n = p.heads * c * C
+    copied = s.half or c * C > p.span
+    W = s.D + 1  # values end in a 1, so that the sums include the normaliser
+    narrow = s.half * s.itemsize
+    sums = p.heads * R * W
+    terms = {
+        **p.constants,
+        "output": s.tensor,
+        "normalisers": s.heads * s.N * FP32,
+        "q and k, padded or in fp32": copied * 2 * n * s.D * FP32,
+        "features": 2 * n * R * FP32,
+        "narrow features": 2 * n * R * narrow,
+        "squares of k": n * s.D * FP32,
+        "values and a 1, and weighted": 2 * n * W * s.itemsize,
+        "scales of keys to queries": n * C * (FP32 + narrow),
+        "scores": n * C * s.itemsize,
+        "sums of the chunks, and before them": (2 * c + 1) * sums * FP32,
+        "sums as they come from the product": c * sums * s.itemsize,
+        "sums before the chunks, narrow": c * sums * narrow,
+        "sums handed on": 2 * sums * FP32,
+        "answers from outside and inside": 2 * n * W * s.itemsize,
+        "both, and one of them in fp32": (1 + s.half) * n * W * FP32,
     }
     if not s.backward:
-        return end_of_forward
-    # In the backward pass of the division, the first.
-    backward = {
-        **graph,
-        "values and a 1": f.values,
-        "joined sums": f.values,
-        "output": s.tensor,
-        "gradient of the quotient with zeros": s.fp32,
-        "gradients of numerator and normaliser": 4 * s.fp32,
+        return terms
+    return {
+        **terms,
+        "gradients of q, k and v": 3 * s.tensor,
+        "gradient of the weighted sums": n * W * (FP32 + narrow),
+        "the same, outside": n * W * s.itemsize,
+        "gradient of the features": n * R * s.itemsize,
+        "gradient of q or k": n * s.D * s.itemsize,
+        "the same in fp32": s.half * n * s.D * FP32,
+        "narrow constant features": R * s.D * narrow,
     }
-    return most({**end_of_forward, **graph}, backward)
 
 
 FORMULAS: dict[str, Callable[[Sizes, Any], Terms]] = {

@@ -16,7 +16,16 @@ whatever the input, without an epsilon. Causal attention runs chunk by chunk; a 
 largest key up to itself, never a later one, so a later token has no way to touch an earlier output.
 Should a causal normaliser still vanish in fp32, the queries it is lost for are computed again in
 fp64; a compiled or exported program, which cannot look, gives them zeros. Half precision is
-computed in fp32.
+computed in fp32, but for the products of the bfloat16 kernels, which sum in fp32.
+
+Speed. On the CPU, but for short sequences, kernels compute the same (`kernels/performer.py`,
+`kernels/performer_causal.py`): piece by piece in memory used again, features computed anew for
+gradients, O(N·d) kept. With 8 heads of 64, R = 256 and N = 4096 in fp32, on two cores, products
+alone take 22 ms noncausal and 35 ms causal at 200 GFLOP/s, of 34 and 53 in all; the rest are passes
+over the features (exp, maxima, scales; 1 ms each). What did not help: torch's fused attention twice
+(52 ms noncausal), its backward (109 ms beside 60), chunks of 64 (fewer scores, more sums: products
+of the forward pass take as long). Denormal numbers, which stood in the first sums, had made causal
+training a third slower.
 
 It cannot take a pairwise mask: the keys are summed before any query meets them. Dropout acts on
 whole values (one draw per key and head, shared by the queries), since weights are never formed; its
@@ -25,8 +34,9 @@ mean is that of dropping weights.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -36,11 +46,15 @@ from torch import Tensor
 from efficient_attn.attention.arithmetic import product_flops
 from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import require_choice, require_int
+from efficient_attn.attention.kernels.flash import hand_written, under_autocast
+from efficient_attn.attention.kernels.performer import noncausal, noncausal_products
+from efficient_attn.attention.kernels.performer_causal import causal, causal_products
 from efficient_attn.attention.masks import AttentionMask
 from efficient_attn.attention.registry import Capabilities, register_variant
 from efficient_attn.attention.variant import IMPLEMENTATIONS, AttentionVariant
 
 CHUNK = 128
+LOST = 1e-25
 
 
 @dataclass(frozen=True)
@@ -122,19 +136,37 @@ class Performer(AttentionVariant):
         self._redraw()
         if dropout_p:
             v = v * F.dropout(torch.ones_like(v[..., :1]), dropout_p)
+        q, k, v = under_autocast(q, k, v)
+        exists = mask.key_padding
+        formula = partial(self._formula, exists=exists, is_causal=mask.causal)
+        N, M = q.shape[-2], k.shape[-2]
+        if not hand_written(q, k, v, exists, self.features) or not _large(N, M, mask.causal):
+            return formula(q, k, v)
+        if not mask.causal:
+            return noncausal(q, k, v, self.features, exists, formula)
+        q = q[..., N - M :, :]  # the queries before precede every key
+        out, normalisers = causal(q, k, v, self.features, exists, formula)
+        out = _rescued(out, normalisers, exists, formula, (q, k, v))
+        return F.pad(out, (0, 0, N - M, 0)) if N > M else out
+
+    def _formula(
+        self, q: Tensor, k: Tensor, v: Tensor, *, exists: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        """The definition, differentiable by torch, in fp32 at least."""
         with torch.autocast(q.device.type, enabled=False):
             dtype = torch.promote_types(q.dtype, torch.float32)
             values = F.pad(v.to(dtype), (0, 1), value=1.0)
-            compute = self._causal if mask.causal else self._noncausal
-            out = compute(q.to(dtype), k.to(dtype), values, mask.key_padding)
+            compute = self._causal if is_causal else self._noncausal
+            out = compute(q.to(dtype), k.to(dtype), values, exists)
         return out.to(v.dtype)
 
     def weights(self, q: Tensor, k: Tensor, mask: AttentionMask) -> Tensor:
         """The estimated weights [B, H, N, M], formed for looking at; time and memory O(N·M·R)."""
         with torch.autocast(q.device.type, enabled=False):
             dtype = torch.promote_types(q.dtype, torch.float32)
-            log_q = self._log_queries(q.to(dtype))
-            log_k = self._log_keys(k.to(dtype), mask.key_padding)
+            features = self.features.to(dtype)
+            log_q = _log_queries(q.to(dtype), features)
+            log_k = _log_keys(k.to(dtype), features, mask.key_padding)
             scores = torch.stack(
                 [(row + log_k).logsumexp(-1) for row in log_q.unsqueeze(-2).unbind(-3)], -2
             )
@@ -170,9 +202,10 @@ class Performer(AttentionVariant):
     ) -> tuple[Tensor, _Sums]:
         outputs = []
         with torch.autocast(q.device.type, enabled=False):
+            features = self.features.double()
             pieces = zip(*(x.double().split(CHUNK, -2) for x in (q, k, v)), strict=True)
             for q_piece, k_piece, v_piece in pieces:
-                log_q, log_k = self._log_queries(q_piece), self._log_keys(k_piece, None)
+                log_q, log_k = _log_queries(q_piece, features), _log_keys(k_piece, features, None)
                 sums, state = _chunk(log_q, log_k, F.pad(v_piece, (0, 1), value=1.0), state)
                 outputs.append(_divide(sums))
         return torch.cat(outputs, -2).to(v.dtype), state
@@ -191,21 +224,24 @@ class Performer(AttentionVariant):
 
         The features W are constants, so that a product with them has one gradient only.
         """
-        N, D, R, W = queries, self.head_dim, self.options.num_features, self.head_dim + 1
-        if causal:
-            products = self._causal_products(min(queries, keys), keys, backward)
-        else:
-            features, sums = (N + keys) * D * R, (N + keys) * R * W
+        N, M, D, R = queries, keys, self.head_dim, self.options.num_features
+        if _large(N, M, causal):
+            kernel = causal_products if causal else noncausal_products
+            products = kernel(N, M, D, R, backward=backward)
+        elif not causal:
+            features, sums = (N + M) * D * R, (N + M) * R * (D + 1)
             products = 2 * features + 3 * sums if backward else features + sums
+        else:
+            products = self._causal_products(min(N, M), M, backward)
         return product_flops(batch * self.heads, products)
 
     def _causal_products(self, N: int, M: int, backward: bool) -> int:
         """Multiply-adds of `_causal` in one head, for N <= M queries."""
         D, R, W = self.head_dim, self.options.num_features, self.head_dim + 1
-        total = 0
-        for start, stop in _chunks(N, M):
-            C = stop - start
-            n = C if start >= M - N else 0
+        total, stop = 0, 0
+        sizes = [(C, 0) for C in _chunk_sizes(M - N)] + [(C, C) for C in _chunk_sizes(N)]
+        for C, n in sizes:
+            start, stop = stop, stop + C
             features, inside = (n + C) * D * R, n * C * (R + W)
             before, own = n * R * W, C * R * W
             total += features + inside + before + own
@@ -233,8 +269,7 @@ class Performer(AttentionVariant):
         backward: bool = False,
         padded: bool = False,
     ) -> int:
-        """W is read. Without gradients φ(q) and φ(k) stay in the cache, chunk by chunk; with them
-        they are kept, in fp32 at least: written once and read back."""
+        """W is read. φ(q) and φ(k) stay in the cache, and are computed again for gradients."""
         total = super().traffic(
             batch,
             queries,
@@ -244,12 +279,7 @@ class Performer(AttentionVariant):
             backward=backward,
             padded=padded,
         )
-        total += self.features.numel() * itemsize
-        if backward:
-            rows = (min(queries, keys) if causal else queries) + keys
-            features = batch * self.heads * rows * self.options.num_features
-            total += 2 * features * max(itemsize, 4)
-        return total
+        return total + self.features.numel() * itemsize
 
     def step_traffic(self, batch: int, context: int, tokens: int, itemsize: int) -> int:
         """The sums and their scales are read and written, in fp64."""
@@ -268,37 +298,26 @@ class Performer(AttentionVariant):
             self.features.copy_(drawn)
         self.calls.add_(1)
 
-    def _log_queries(self, q: Tensor) -> Tensor:
-        """log φ(q) [B, H, N, R] of q [B, H, N, D], without what cancels in the quotient."""
-        return (q * self.head_dim**-0.25) @ self.features.to(q.dtype).T
-
-    def _log_keys(self, k: Tensor, exists: Tensor | None) -> Tensor:
-        """log φ(k) [B, H, M, R] of k [B, H, M, D], likewise; −inf where exists [B, M] is False."""
-        k = k * self.head_dim**-0.25
-        log_k = k @ self.features.to(k.dtype).T - k.square().sum(-1, keepdim=True) / 2
-        if exists is None:
-            return log_k
-        return log_k.masked_fill(~exists[:, None, :, None], float("-inf"))
-
     def _noncausal(self, q: Tensor, k: Tensor, values: Tensor, exists: Tensor | None) -> Tensor:
         """Each feature relative to its largest key; values [B, H, M, V + 1] end in a 1.
 
         Keys are summed and queries answered by chunks, whose features stay in the cache.
         """
-        sums = values.new_zeros(*k.shape[:2], len(self.features), values.shape[-1])
+        features = self.features.to(q.dtype)
+        sums = values.new_zeros(*k.shape[:2], len(features), values.shape[-1])
         scale = torch.full_like(sums[..., :1], _floor(sums)).transpose(-1, -2)  # [B, H, 1, R]
         # A traced program must not depend on the length, as the number of chunks does.
         traced = torch.compiler.is_compiling()
-        for start in [0] if traced else range(0, k.shape[-2], CHUNK):
-            part = slice(start, None if traced else start + CHUNK)
-            log_k = self._log_keys(k[..., part, :], None if exists is None else exists[:, part])
+        parts = [(k, values, exists)] if traced else _parts(k, values, exists, CHUNK)
+        for k_part, part, exist in parts:
+            log_k = _log_keys(k_part, features, exist)
             higher = torch.maximum(scale, log_k.detach().amax(-2, keepdim=True))
-            own = (log_k - higher).exp().transpose(-1, -2) @ values[..., part, :]
+            own = (log_k - higher).exp().transpose(-1, -2) @ part
             sums = sums * (scale - higher).exp().transpose(-1, -2) + own
             scale = higher
         answers = []
         for queries in [q] if traced else q.split(CHUNK, -2):
-            exponents = self._log_queries(queries) + scale
+            exponents = _log_queries(queries, features) + scale
             phi_q = (exponents - exponents.detach().amax(-1, keepdim=True)).exp()
             answers.append(_divide(phi_q @ sums))
         return torch.cat(answers, -2)
@@ -310,28 +329,30 @@ class Performer(AttentionVariant):
         if blind:  # the first queries precede every key
             out = self._causal(q[..., blind:, :], k, values, exists)
             return F.pad(out, (0, 0, blind, 0))
+        features = self.features.to(q.dtype)
         if torch.compiler.is_compiling():
-            log_q = F.pad(self._log_queries(q), (0, 0, M - N, 0))
-            total = _all_chunks(log_q, self._log_keys(k, exists), values)
+            log_q = F.pad(_log_queries(q, features), (0, 0, M - N, 0))
+            total = _all_chunks(log_q, _log_keys(k, features, exists), values)
             return _divide(total[..., M - N :, :])
-        state = _Sums.empty(values.new_zeros(*k.shape[:2], len(self.features), values.shape[-1]))
+        state = _Sums.empty(values.new_zeros(*k.shape[:2], len(features), values.shape[-1]))
+        before, own = _chunk_sizes(M - N), _chunk_sizes(N)
+        queries = [q[..., :0, :]] * len(before) + list(q.split(own, -2))
         sums = []
-        for start, stop in _chunks(N, M):
-            log_k = self._log_keys(
-                k[..., start:stop, :], None if exists is None else exists[:, start:stop]
-            )
-            log_q = self._log_queries(q[..., max(start + N - M, 0) : max(stop + N - M, 0), :])
-            out, state = _chunk(log_q, log_k, values[..., start:stop, :], state)
+        for q_part, (k_part, part, exist) in zip(
+            queries, _parts(k, values, exists, before + own), strict=True
+        ):
+            log_q, log_k = _log_queries(q_part, features), _log_keys(k_part, features, exist)
+            out, state = _chunk(log_q, log_k, part, state)
             sums.append(out)
         total = torch.cat(sums, -2)
-        out = _divide(total)
-        if q.dtype == torch.float64:
-            return out
-        lost = _underflowed(total, exists)
-        if bool(lost.any()):
-            wide = self._causal(q.double(), k.double(), values.double(), exists)
-            out = torch.where(lost[..., None], wide.to(out.dtype), out)
-        return out
+        wide = partial(self._causal, exists=exists)
+        return _rescued(_divide(total), total[..., -1], exists, wide, (q, k, values))
+
+
+def _large(N: int, M: int, causal: bool) -> bool:
+    """Whether the kernels are faster than the formula, and have been written: the causal one
+    answers a query for every key. Shorter sequences do not pay for its bookkeeping."""
+    return N >= M >= 4 * CHUNK if causal else N + M >= CHUNK
 
 
 class _Sums(NamedTuple):
@@ -354,11 +375,32 @@ class _Sums(NamedTuple):
         return cls(zeros, torch.full_like(zeros[..., 0, :1], _floor(zeros)))
 
 
-def _chunks(N: int, M: int) -> list[tuple[int, int]]:
-    """Bounds of the chunks of M keys; one bound falls where the N <= M queries begin."""
-    first = M - N
-    bounds = [*range(0, first, CHUNK), *range(first, M, CHUNK), M]
-    return list(pairwise(bounds))
+def _log_queries(q: Tensor, features: Tensor) -> Tensor:
+    """log φ(q) [B, H, N, R] of q [B, H, N, D], without what cancels in the quotient."""
+    return (q * q.shape[-1] ** -0.25) @ features.T
+
+
+def _log_keys(k: Tensor, features: Tensor, exists: Tensor | None) -> Tensor:
+    """log φ(k) [B, H, M, R] of k [B, H, M, D], likewise; −inf where exists [B, M] is False."""
+    k = k * k.shape[-1] ** -0.25
+    log_k = k @ features.T - k.square().sum(-1, keepdim=True) / 2
+    if exists is None:
+        return log_k
+    return log_k.masked_fill(~exists[:, None, :, None], float("-inf"))
+
+
+def _chunk_sizes(length: int) -> list[int]:
+    return [min(CHUNK, length - start) for start in range(0, length, CHUNK)]
+
+
+def _parts(
+    k: Tensor, values: Tensor, exists: Tensor | None, sizes: int | list[int]
+) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+    """Keys, values and which exist, by chunks. One split has one gradient of full size, where a
+    slice for each chunk would have as many."""
+    keys = k.split(sizes, -2)
+    flags = [None] * len(keys) if exists is None else exists.split(sizes, -1)
+    return list(zip(keys, values.split(sizes, -2), flags, strict=True))
 
 
 def _chunk(log_q: Tensor, log_k: Tensor, values: Tensor, state: _Sums) -> tuple[Tensor, _Sums]:
@@ -431,14 +473,31 @@ def _divide(sums: Tensor) -> Tensor:
     return (sums[..., :-1] / normaliser.masked_fill(empty, 1.0)).masked_fill(empty, 0.0)
 
 
-def _underflowed(sums: Tensor, exists: Tensor | None) -> Tensor:
+def _rescued(
+    out: Tensor,
+    normalisers: Tensor,
+    exists: Tensor | None,
+    formula: Callable[[Tensor, Tensor, Tensor], Tensor],
+    inputs: tuple[Tensor, Tensor, Tensor],
+) -> Tensor:
+    """out [B, H, N, V] with the queries recomputed in fp64 whose normaliser [B, H, N] was lost."""
+    if normalisers.dtype == torch.float64:
+        return out
+    lost = _underflowed(normalisers, exists)
+    if not bool(lost.any()):
+        return out
+    wide = formula(inputs[0].double(), inputs[1].double(), inputs[2].double())
+    return torch.where(lost[..., None], wide.to(out.dtype), out)
+
+
+def _underflowed(normalisers: Tensor, exists: Tensor | None) -> Tensor:
     """Bool [B, H, N]: the queries that see a key and have a normaliser too small to trust.
 
     It takes queries and keys that point apart by far more than trained models ever do.
     """
-    small = sums[..., -1].detach() < 1e-30
+    small = normalisers.detach() < LOST
     if exists is not None:
-        N, M = sums.shape[-2], exists.shape[-1]
+        N, M = normalisers.shape[-1], exists.shape[-1]
         small = small & (exists.cummax(-1).values[:, None, M - N :])
     return small
 

@@ -33,6 +33,8 @@ LINFORMER = f"{_ATTENTION}/variants/linformer.py"
 MIXING = f"{_ATTENTION}/kernels/mixing.py"
 LOCAL = f"{_ATTENTION}/variants/local_window.py"
 PERFORMER = f"{_ATTENTION}/variants/performer.py"
+PERFORMER_KERNEL = f"{_ATTENTION}/kernels/performer.py"
+PERFORMER_CAUSAL = f"{_ATTENTION}/kernels/performer_causal.py"
 SHIFTED = f"{_ATTENTION}/variants/shifted_window.py"
 
 _BENCH = "efficient_attn/bench"

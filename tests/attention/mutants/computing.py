@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from attention.mutants.base import FULL, LINFORMER, LOCAL, MASKS, PERFORMER, SHIFTED, Mutation
+from attention.mutants.base import (
+    FULL,
+    LINFORMER,
+    LOCAL,
+    MASKS,
+    PERFORMER,
+    PERFORMER_KERNEL,
+    SHIFTED,
+    Mutation,
+)
 
 COUPLING = [
     Mutation(
@@ -70,7 +79,7 @@ NORMALISERS = [
         "a normaliser that vanished in fp32 is trusted",
         "performer",
         PERFORMER,
-        ".detach() < 1e-30",
+        ".detach() < LOST",
         ".detach() < 0.0",
     ),
     Mutation(
@@ -80,6 +89,14 @@ NORMALISERS = [
         PERFORMER,
         "phi_q = (exponents - exponents.detach().amax(-1, keepdim=True)).exp()",
         "phi_q = exponents.exp()",
+    ),
+    Mutation(
+        6,
+        "the kernel sums keys without relation to those of earlier spans",
+        "performer",
+        PERFORMER_KERNEL,
+        "sums.mul_(kept.transpose(-1, -2)).add_(",
+        "sums.add_(",
     ),
     Mutation(
         6,
@@ -97,8 +114,8 @@ HALF_PRECISION = [
         "sums in the input's own precision",
         "performer",
         PERFORMER,
-        "out = compute(q.to(dtype), k.to(dtype), values, mask.key_padding)",
-        "out = compute(q, k, values.to(q.dtype), mask.key_padding)",
+        "out = compute(q.to(dtype), k.to(dtype), values, exists)",
+        "out = compute(q, k, values.to(q.dtype), exists)",
     ),
     Mutation(
         7,
@@ -203,8 +220,8 @@ DIVISIBILITY = [
         "keys after the last whole chunk are left out",
         "performer",
         PERFORMER,
-        "range(0, k.shape[-2], CHUNK)",
-        "range(0, max(1, k.shape[-2] // CHUNK) * CHUNK, CHUNK)",
+        "_parts(k, values, exists, CHUNK)\n",
+        "_parts(k, values, exists, CHUNK)[: max(1, k.shape[-2] // CHUNK)]\n",
     ),
     Mutation(
         9,

@@ -11,6 +11,7 @@ from attention.mutants.base import (
     MIXING,
     MULTIHEAD,
     PERFORMER,
+    PERFORMER_CAUSAL,
     SHIFTED,
     Mutation,
 )
@@ -136,9 +137,9 @@ DROPPED_MASKS = [
         "padding of the values but not of the normaliser",
         "performer",
         PERFORMER,
-        "out = compute(q.to(dtype), k.to(dtype), values, mask.key_padding)",
-        "if mask.key_padding is not None:\n"
-        "                gone = ~mask.key_padding[:, None, :, None]\n"
+        "out = compute(q.to(dtype), k.to(dtype), values, exists)",
+        "if exists is not None:\n"
+        "                gone = ~exists[:, None, :, None]\n"
         "                rest = values[..., :-1].masked_fill(gone, 0.0)\n"
         "                values = torch.cat([rest, values[..., -1:]], -1)\n"
         "            out = compute(q.to(dtype), k.to(dtype), values, None)",
@@ -227,8 +228,24 @@ LEAKS = [
         "a stabiliser of the whole sequence, times epsilon, in every normaliser",
         "performer",
         PERFORMER,
-        "out = _divide(total)",
-        "out = _divide(total + 1e-6 * total[..., -1:].amax(-2, keepdim=True))",
+        "_rescued(_divide(total), ",
+        "_rescued(_divide(total + 1e-6 * total[..., -1:].amax(-2, keepdim=True)), ",
+    ),
+    Mutation(
+        4,
+        "the causal kernel looks one token ahead",
+        "performer",
+        PERFORMER_CAUSAL,
+        "decay_(ratio).tril_()",
+        "decay_(ratio).tril_(1)",
+    ),
+    Mutation(
+        4,
+        "the causal kernel takes the largest key of the whole piece",
+        "performer",
+        PERFORMER_CAUSAL,
+        "torch.maximum(top.cummax(-1).values, log_scale)",
+        "torch.maximum(top.amax(-1, keepdim=True).expand_as(top), log_scale)",
     ),
     Mutation(
         4,
