@@ -73,7 +73,7 @@ class Peer(AttentionVariant):
 class ModulePeer(Peer):
     """Somebody else's attention with its projections: measured at scope ``module`` only.
 
-    A subclass gives `run`, and `formula` on tokens instead of heads.
+    A subclass gives `whole`, and `formula` on tokens instead of heads.
     """
 
     def forward(
@@ -88,7 +88,7 @@ class ModulePeer(Peer):
         raise NotImplementedError
 
     def token_formula(self, x: Tensor, *, causal: bool) -> Tensor | None:
-        """The dense form of `run` in float64, with the module's weights; None = no claim."""
+        """The dense form of `whole` in float64, with the module's weights; None = no claim."""
         return None
 
     def whole_module(self) -> nn.Module:

@@ -84,7 +84,7 @@ def test_output_is_the_dense_formula(entry: str) -> None:
             continue
         with torch.no_grad():
             if is_module(entry):
-                out, expected = core.run(x, causal=causal, padding=None), core.token_formula
+                out, expected = core.whole(x, causal=causal, padding=None), core.token_formula
                 expected = expected(x, causal=causal)
             else:
                 out = core(q, k, v, AttentionMask(causal))
