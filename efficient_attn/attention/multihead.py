@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from efficient_attn.attention.apply import attend, expand_groups
 from efficient_attn.attention.errors import OptionError, require_choice, require_int
 from efficient_attn.attention.functional import make_core
+from efficient_attn.attention.kernels.packing import split_packed
 from efficient_attn.attention.masks import AttentionMask
 from efficient_attn.attention.positions import alibi_slopes, rotate
 from efficient_attn.attention.registry import refusal, resolve_options
@@ -263,7 +264,7 @@ class MultiHeadAttention(nn.Module):
         """Split heads: [B, H, N, D], [B, G, M, D], [B, G, M, D]."""
         if query is key and key is value and self.in_proj_weight is not None:
             packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
-            projected = packed.split(self._widths, -1)
+            projected = split_packed(packed, self._widths)
         else:
             sources = zip((query, key, value), self._weights(), self._biases(), strict=True)
             projected = tuple(F.linear(x, weight, bias) for x, weight, bias in sources)

@@ -7,7 +7,7 @@ index vectors, scalars.
 The workspace of torch's fused CPU kernel follows aten/src/ATen/native/cpu/FlashAttentionKernel.cpp:
 each thread has a block of scores, two numbers per row and a block of the output, in fp32; in half
 precision also a copy of the block of scores. Where the machine multiplies bf16 by tiles (AMX), keys
-and values are packed for it when queries are many enough to pay for that.
+and values are packed for it from 64 queries on (as observed, with 1, 2 and 4 threads).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from efficient_attn.bench.workload import Workload
 
 BOOL, FP32, INT64 = 1, 4, 8
 BLOCK_OF_KEYS = 512
+FEWEST_TO_PACK_FOR = 64
 
 Terms = dict[str, int]
 
@@ -98,11 +99,8 @@ def fused_forward(s: Sizes, problems: int, queries: int, keys: int) -> Terms:
     rows = scores // min(BLOCK_OF_KEYS, keys)
     per_thread = FP32 * (scores + 2 * rows + rows * s.D) + s.half * s.itemsize * scores
     packed = 0
-    if s.half and torch.cpu._is_amx_tile_supported():
-        shares = -(-problems * -(-queries // rows) // s.threads)  # blocks of queries of a thread
-        if shares * rows >= 4 * problems:
-            block = min(BLOCK_OF_KEYS, keys)
-            packed = (2 * problems * keys + s.threads * block) * s.D * s.itemsize
+    if s.half and torch.cpu._is_amx_tile_supported() and queries >= FEWEST_TO_PACK_FOR:
+        packed = (2 * problems * keys + s.threads * min(BLOCK_OF_KEYS, keys)) * s.D * s.itemsize
     return {
         "output": problems * queries * s.D * s.itemsize,
         "log-sum-exp": problems * queries * FP32,
@@ -182,20 +180,24 @@ def linformer(s: Sizes, options: Any) -> Terms:
     }
 
 
-def blockwise(s: Sizes, parts: Sequence[Part], heads: int) -> Terms:
-    """Parts of `heads` heads each, whose masks are kept for the backward pass.
+def blockwise(s: Sizes, parts: Sequence[Part], backward: Sequence[Part], heads: int) -> Terms:
+    """Parts of `heads` heads each, whose masks are there from the beginning, for either pass.
 
     One part that has all queries leaves its output as the answer; several are put together.
     """
-    masks = {"masks": sum(part.mask.nbytes for part in parts if part.mask is not None)}
+
+    def masks(*plans: Sequence[Part]) -> Terms:
+        made = [part.mask for parts in plans for part in parts if part.mask is not None]
+        return {"masks": sum({mask.data_ptr(): mask.nbytes for mask in made}.values())}
+
     answer = {"answer": s.tensor, "its log-sum-exp": s.heads * s.N * FP32}
     if not s.backward:
         fused = [fused_forward(s, part.blocks * heads, part.rows, part.span) for part in parts]
         together = {} if len(parts) == 1 else answer
-        return {**masks, **together, **most(*fused)}
+        return {**masks(parts, backward), **together, **most(*fused)}
     pieces = [
         piece
-        for part in parts
+        for part in backward
         for piece in part.split(max(1, blockwise_kernel.WORKSPACE // part.block_size))
     ]
     scores = max(piece.blocks * piece.block_size for piece in pieces)
@@ -204,25 +206,27 @@ def blockwise(s: Sizes, parts: Sequence[Part], heads: int) -> Terms:
         "exponents and dots": 2 * s.heads * s.N * FP32,
         "scores and their gradients": 2 * scores * FP32,
         "q, k, v and the gradient of a head in fp32": s.half * 4 * s.N * s.D * FP32,
-        "mask to base 2": max(part.mask.nbytes for part in parts if part.mask is not None)
-        if masks["masks"]
-        else 0,
+        "mask to base 2": max(0 if part.mask is None else part.mask.nbytes for part in backward),
     }
     rounded = {"gradients of q, k and v": s.half * 3 * s.tensor}
-    return {**masks, **answer, **gradients, **most(loop, rounded)}
+    return {**masks(backward), **answer, **gradients, **most(loop, rounded)}
 
 
 def local(s: Sizes, options: Any) -> Terms:
     left, right = options.sides
-    parts = local_window._parts(s.N, left, 0 if s.causal else right, None)
-    return blockwise(s, parts, s.heads)
+    right = 0 if s.causal else right
+    forward, backward = local_window._rows(left + right)
+    plans = {
+        rows: local_window._parts(s.N, left, right, rows, None) for rows in {forward, backward}
+    }
+    return blockwise(s, plans[forward], plans[backward], s.heads)
 
 
 def shifted(s: Sizes, options: Any) -> Terms:
     """On a sequence."""
     (T,), (shift,) = options.windows, options.shifts
     parts = shifted_window._sequence_parts(s.N, T, shift, causal=s.causal)
-    return blockwise(s, parts, s.heads)
+    return blockwise(s, parts, parts, s.heads)
 
 
 def favor(s: Sizes, options: Any) -> Terms:

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from efficient_attn.attention.kernels.flash import differentiable_gradients, flash, under_autocast
-from efficient_attn.attention.kernels.parts import Part
+from efficient_attn.attention.kernels.packing import come_packed, side_by_side
+from efficient_attn.attention.kernels.parts import IndexedPart, Part
 
 WORKSPACE = 2 * 2**20
 """Scores in each workspace of the backward pass, but for a block that has more."""
@@ -45,19 +46,20 @@ def blockwise_attention(
     plan: Plan,
     formula: Callable[..., Tensor],
     bias: Tensor | None = None,
+    backward: Plan | None = None,
 ) -> Tensor:
     """q, k, v [B, H, N, D] of one width -> [B, H, N, D].
 
-    plan: one list of parts for each sample, or one list for all. bias: [H, T, T], learned, added
-    to the scores of every window of T. formula: the same attention of (q, k, v, bias),
-    differentiable by torch, for second derivatives.
+    plan: one list of parts for each sample, or one list for all; backward: another one for the
+    gradients. bias: [H, T, T], learned, added to the scores of every window of T. formula: the
+    same attention of (q, k, v, bias), differentiable by torch, for second derivatives.
     """
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in under_autocast(q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         tensors = (q, k, v) if bias is None else (q, k, v, bias)
         if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
             return _forward(q, k, v, bias, plan)[0]
-        out: Tensor = _Blockwise.apply(q, k, v, bias, plan, formula)
+        out: Tensor = _Blockwise.apply(q, k, v, bias, plan, formula, backward or plan)
         return out
 
 
@@ -71,10 +73,11 @@ class _Blockwise(torch.autograd.Function):
         bias: Tensor | None,
         plan: Plan,
         formula: Callable[..., Tensor],
+        backward: Plan,
     ) -> Tensor:
         out, lse = _forward(q, k, v, bias, plan)
         ctx.save_for_backward(q, k, v, bias, out, lse)
-        ctx.plan, ctx.formula = plan, formula
+        ctx.plan, ctx.formula = backward, formula
         return out
 
     @staticmethod
@@ -83,10 +86,10 @@ class _Blockwise(torch.autograd.Function):
         if torch.is_grad_enabled():
             tensors = (q, k, v) if bias is None else (q, k, v, bias)
             found = differentiable_gradients(ctx.formula, tensors, gradient)
-            return (*found, *[None] * (6 - len(found)))
+            return (*found, *[None] * (7 - len(found)))
         with torch.autocast(q.device.type, enabled=False):
             gradients = _backward(gradient, q, k, v, bias, out, lse, ctx.plan)
-        return (*gradients, None, None)
+        return (*gradients, None, None, None)
 
 
 def _forward(
@@ -103,8 +106,8 @@ def _forward(
             outs.append(out.transpose(1, 2).reshape(N, -1, D))
             logs.append(lse.transpose(0, 1).reshape(-1, N))
             continue
-        rows = torch.empty(N, len(x), D, dtype=q.dtype)
-        log = torch.empty(len(x), N, dtype=work)
+        rows = q.new_empty(N, len(x), D)
+        log = q.new_empty(len(x), N, dtype=work)
         for part in parts:
             for piece in part.split(_blocks_at_once(part, x)):
                 _store_fused(piece, x, y, z, bias, rows.transpose(0, 1), log[..., None])
@@ -152,15 +155,21 @@ def _backward(
     work = torch.promote_types(q.dtype, torch.float32)
     if gradient.stride(-1) != 1:
         gradient = gradient.contiguous()
-    # Rows side by side: products are added in place to them.
-    dq, dk, dv = (torch.zeros(x.shape, dtype=work) for x in (q, k, v))
-    dbias = None if bias is None else torch.zeros_like(bias, dtype=work)
-    tensors = (gradient, q, k, v, out, lse, dq, dk, dv)
+    # Rows that stand one after the other: products are added to them in place.
+    stored = all(isinstance(part, IndexedPart) for parts in plan for part in parts)
+    make = q.new_empty if stored else q.new_zeros
+    found = [make(q.shape, dtype=work) for _ in range(3)]
+    dbias = None if bias is None else bias.new_zeros(bias.shape, dtype=work)
+    tensors = (gradient, q, k, v, out, lse, *found)
     for parts, views in _samples(plan, _alike(plan, bias), *tensors):
         _sample_gradients(parts, views, bias, dbias)
+    if come_packed(q, k, v):
+        pairs = zip(side_by_side(q, q.dtype), found, strict=True)
+        found = [into.copy_(x) for into, x in pairs]
+    dq, dk, dv = (x.to(q.dtype) for x in found)
     if dbias is not None and bias is not None:
         dbias = dbias.to(bias.dtype)
-    return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), dbias
+    return dq, dk, dv, dbias
 
 
 def _samples(
@@ -196,23 +205,34 @@ def _sample_gradients(
     pieces = [piece for part in parts for piece in part.split(WORKSPACE // part.block_size or 1)]
     space = dq.new_empty(2, max(piece.blocks * piece.block_size for piece in pieces))
     for part in pieces:
-        mask = part.added(bias, dq.dtype)
-        if mask is not None:
-            mask = mask * _LOG2_E
-        for heads in _head_groups(part, len(q), space.shape[1]):
-            tensors = [x[heads] for x in (g, q, k, v, exponents, dots, dq, dk, dv)]
-            dS = _add_gradients(part, tensors, _of_heads(mask, heads), space)
-            if dbias is not None:
-                window = slice(part.slot, part.slot + part.rows)
-                dbias[heads, window, window] += dS.unflatten(0, (part.blocks, -1)).sum(0)
+        _part_gradients(part, (g, q, k, v, exponents, dots, dq, dk, dv), bias, dbias, space)
+
+
+def _part_gradients(
+    part: Part,
+    tensors: Sequence[Tensor],
+    bias: Tensor | None,
+    dbias: Tensor | None,
+    space: Tensor,
+) -> None:
+    """Add what a part gives to dq, dk, dv [H, N, D], the last of the tensors, and to dbias."""
+    window = slice(part.slot, part.slot + part.rows)
+    mask = None if part.mask is None else part.mask * _LOG2_E
+    if bias is not None:
+        bias = bias[:, window, window].to(space.dtype) * _LOG2_E
+    for heads in _head_groups(part, len(tensors[0]), space.shape[1]):
+        added = _of_heads(mask, heads), None if bias is None else bias[heads]
+        dS = _add_gradients(part, [x[heads] for x in tensors], added, space)
+        if dbias is not None:
+            dbias[heads, window, window] += dS.unflatten(0, (part.blocks, -1)).sum(0)
 
 
 def _add_gradients(
-    part: Part, tensors: Sequence[Tensor], mask: Tensor | None, space: Tensor
+    part: Part, tensors: Sequence[Tensor], added: Sequence[Tensor | None], space: Tensor
 ) -> Tensor:
     """Add to dq, dk, dv [h, N, D], the last of the tensors; return dS [blocks·h, rows, span].
 
-    mask: [1 or blocks·h, 1 or rows, span], to base 2.
+    added: mask [1 or blocks·h, 1 or rows, span] and bias [h, rows, span] of the scores, to base 2.
     """
     g, q, k, v, exponents, dots, dq, dk, dv = tensors
     scale = q.shape[-1] ** -0.5
@@ -223,8 +243,11 @@ def _add_gradients(
     P, dS = (x[: math.prod(shape)].view(shape) for x in space)
     torch.baddbmm(exponent, queries, keys.mT, alpha=scale * _LOG2_E, out=P)
     P.clamp_min_(_LOWEST_EXPONENT)
+    mask, bias = added
     if mask is not None:
         _add_mask(P, mask, part)
+    if bias is not None:
+        P += bias
     P.exp2_()
     torch.baddbmm(dot, gradients, values.mT, out=dS)
     dS.mul_(P)

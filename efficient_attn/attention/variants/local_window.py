@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
 
-from efficient_attn.attention.arithmetic import attention_flops
+from efficient_attn.attention.arithmetic import attention_flops, product_flops
 from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import as_pair, require_choice, require_int
 from efficient_attn.attention.kernels.blockwise import blockwise_attention
@@ -112,11 +112,18 @@ class LocalWindow(AttentionVariant):
         by_hand = hand_written(q, k, v) and q.shape[-1] == v.shape[-1]
         if dropout_p or G or not by_hand or _dense(N, left, right):
             return self._formula(q, k, v, mask, dropout_p)
-        parts = _parts(N, left, right, mask.slopes)
-        plan = [parts]
-        if mask.key_padding is not None and not bool(mask.key_padding.all()):
-            plan = [_masked_parts(parts, exists) for exists in mask.key_padding]
-        return blockwise_attention(q, k, v, plan, lambda q, k, v: self._formula(q, k, v, mask))
+        padded = mask.key_padding is not None and not bool(mask.key_padding.all())
+        samples = mask.key_padding if padded and mask.key_padding is not None else [None]
+        plans = {}
+        forward, backward = _rows(left + right)
+        for rows in {forward, backward}:
+            parts = _parts(N, left, right, rows, mask.slopes)
+            plans[rows] = [_masked_parts(parts, exists) for exists in samples]
+
+        def formula(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return self._formula(q, k, v, mask)
+
+        return blockwise_attention(q, k, v, plans[forward], formula, backward=plans[backward])
 
     def _formula(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
@@ -202,8 +209,10 @@ class LocalWindow(AttentionVariant):
         elif G:
             pairs = block_count(N, C) * C * (G + C + left + right) + G * N
         else:
-            parts = _parts(N, left, right, None)
-            pairs = sum(part.blocks * part.rows * part.span for part in parts)
+            plans = (_parts(N, left, right, rows, None) for rows in _rows(left + right))
+            forward, back = (sum(p.blocks * p.block_size for p in parts) for parts in plans)
+            products = 2 * forward + 5 * back * backward
+            return products * product_flops(batch * self.heads, self.head_dim)
         return attention_flops(batch * self.heads * pairs, self.head_dim, backward=backward)
 
     def step_flops(self, batch: int, context: int, tokens: int) -> int:
@@ -228,9 +237,19 @@ def _dense(N: int, left: int, right: int) -> bool:
     return N <= 2 * (left + right) + 3 * QUERIES_PER_BLOCK
 
 
-def _parts(N: int, left: int, right: int, slopes: Tensor | None) -> list[Part]:
-    """The blocks whose spans lie inside the sequence, and one block at either end."""
-    C = QUERIES_PER_BLOCK
+def _rows(width: int) -> tuple[int, int]:
+    """Queries of a block, forward and backward, for so many keys on both sides: in small blocks
+    fewer keys are scored in vain, in large ones products are faster, in the backward pass above
+    all (measured: 16 to 128 rows, windows of 32 and 128, with and without causality)."""
+    half = QUERIES_PER_BLOCK // 2
+    return (
+        half if width <= 2 * QUERIES_PER_BLOCK else QUERIES_PER_BLOCK,
+        half if width <= QUERIES_PER_BLOCK else QUERIES_PER_BLOCK,
+    )
+
+
+def _parts(N: int, left: int, right: int, C: int, slopes: Tensor | None) -> list[Part]:
+    """The blocks of C queries whose spans lie inside the sequence, and one block at either end."""
     low, high = block_count(left, C), (N - right) // C
     ends = ((0, low * C, 0, low * C + right), (high * C, N, high * C - left, N))
     parts = [
@@ -249,14 +268,17 @@ def _band_mask(
     start: int, stop: int, since: int, until: int, left: int, right: int, slopes: Tensor | None
 ) -> Tensor:
     """Mask [1, 1 or H, n, m] of the queries start ... stop for the keys since ... until."""
-    i, j = torch.arange(start, stop), torch.arange(since, until)
+    device = "cpu" if slopes is None else slopes.device
+    i, j = torch.arange(start, stop, device=device), torch.arange(since, until, device=device)
     far = (j < i[:, None] - left) | (j > i[:, None] + right)
-    bias = torch.zeros(1, 1, 1, 1) if slopes is None else distance_bias(slopes, i, j)
+    bias = torch.zeros(1, 1, 1, 1, device=device) if slopes is None else distance_bias(slopes, i, j)
     return bias.masked_fill(far, float("-inf"))
 
 
-def _masked_parts(parts: list[Part], exists: Tensor) -> list[Part]:
+def _masked_parts(parts: list[Part], exists: Tensor | None) -> list[Part]:
     """The same without the keys that do not exist [N], runs of blocks that see padding apart."""
+    if exists is None:
+        return parts
     masked = []
     for part in parts:
         spans = exists[part.key :].unfold(0, part.span, part.rows)[: part.blocks]

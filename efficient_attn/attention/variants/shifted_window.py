@@ -22,6 +22,7 @@ attention has a meaning on a sequence only, and crossing to another sequence has
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -345,26 +346,23 @@ class ShiftedWindow(AttentionVariant):
     ) -> Tensor:
         """Rows are gathered into windows by index, and back: the roll and the cut in one."""
         windows = self._windows(q.shape[-2], q.device)
-        keep = self._keep(windows, mask.key_padding)
+        exists = mask.key_padding
 
         def formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-            return _grid_formula(q, k, v, windows, keep, bias, dropout_p)
+            return _grid_formula(q, k, v, windows, windows.keep(exists), bias, dropout_p)
 
-        if not dropout_p and hand_written(q, k, v, bias) and q.shape[-1] == v.shape[-1]:
-            plan = _grid_plan(windows, keep)
-            return blockwise_attention(q, k, v, plan, formula, bias)
-        return formula(q, k, v, bias)
+        if dropout_p or not hand_written(q, k, v, bias) or q.shape[-1] != v.shape[-1]:
+            return formula(q, k, v, bias)
+        if exists is None or bool(exists.all()):
+            plans = _grid_plans(*self._grid)
+        else:
+            plans = _masked_plans(windows, windows.keep(exists))
+        return blockwise_attention(q, k, v, plans[0], formula, bias, plans[1])
 
-    def _keep(self, windows: _Windows, exists: Tensor | None) -> Tensor | None:
-        """Bool [1 or B, windows, T or 1, T]; None when every window is whole and unmasked."""
-        keep = None
-        if not windows.whole:
-            group = windows.group
-            keep = (group[:, :, None] == group[:, None, :]) & (group != -2)[:, None, :]
-            keep = keep[None]
-        if exists is not None:
-            keep = intersect(keep, exists[:, windows.tokens][:, :, None])
-        return keep
+    @property
+    def _grid(self) -> _Grid:
+        assert self.options.grid is not None
+        return self.options.grid, self.options.windows, self.options.shifts
 
     def _windows(self, N: int, device: torch.device) -> _Windows:
         assert self.options.grid is not None
@@ -373,13 +371,9 @@ class ShiftedWindow(AttentionVariant):
             raise OptionError(
                 f"grid={self.options.grid}: holds {rows * columns} tokens, the input has {N}"
             )
-        vertical, horizontal = (
-            _cut(length, size, 0 if length <= size else shift, device)
-            for length, size, shift in zip(
-                self.options.grid, self.options.windows, self.options.shifts, strict=True
-            )
-        )
-        return _cross(vertical, horizontal, columns)
+        if device.type == "cpu" and not torch.compiler.is_compiling():
+            return _kept_windows(*self._grid)
+        return _cut_grid(*self._grid, device)
 
     def _positions(self, N: int, device: torch.device) -> Tensor:
         """Coordinates [N, axes] of the tokens."""
@@ -402,6 +396,10 @@ class ShiftedWindow(AttentionVariant):
         return rearrange(self.relative_bias[index], "n m h -> 1 h n m")
 
 
+_Grid = tuple[tuple[int, int], tuple[int, ...], tuple[int, ...]]
+"""(rows, columns), and window and shift along each of them."""
+
+
 class _Windows(NamedTuple):
     """tokens, group: [windows, T], the token in each slot (0 for padding, whose group is −2) and
     its group; slot_of: [N], the slot of each token; whole: every window is one group."""
@@ -411,21 +409,77 @@ class _Windows(NamedTuple):
     slot_of: Tensor
     whole: bool
 
+    def keep(self, exists: Tensor | None) -> Tensor | None:
+        """Bool [1 or B, windows, T or 1, T] for keys that exist [B, N]; None = all are seen."""
+        keep = None
+        if not self.whole:
+            group = self.group
+            keep = (group[:, :, None] == group[:, None, :]) & (group != -2)[:, None, :]
+            keep = keep[None]
+        if exists is not None:
+            keep = intersect(keep, exists[:, self.tokens][:, :, None])
+        return keep
 
-def _grid_plan(windows: _Windows, keep: Tensor | None) -> list[list[IndexedPart]]:
-    """The windows as blocks; those that need no mask, which come first, in a part of their own."""
+
+def _cut_grid(
+    grid: tuple[int, int],
+    sizes: tuple[int, ...],
+    shifts: tuple[int, ...],
+    device: torch.device | str,
+) -> _Windows:
+    vertical, horizontal = (
+        _cut(length, size, 0 if length <= size else shift, device)
+        for length, size, shift in zip(grid, sizes, shifts, strict=True)
+    )
+    return _cross(vertical, horizontal, grid[1])
+
+
+# Both depend on sizes alone, and would take a tenth of a call. They must serve all calls to come,
+# whatever mode this one is in.
+
+
+@lru_cache(maxsize=16)
+def _kept_windows(
+    grid: tuple[int, int], sizes: tuple[int, ...], shifts: tuple[int, ...]
+) -> _Windows:
+    with torch.inference_mode(False):
+        return _cut_grid(grid, sizes, shifts, "cpu")
+
+
+@lru_cache(maxsize=16)
+def _grid_plans(
+    grid: tuple[int, int], sizes: tuple[int, ...], shifts: tuple[int, ...]
+) -> tuple[list[list[IndexedPart]], list[list[IndexedPart]]]:
+    with torch.inference_mode(False):
+        windows = _kept_windows(grid, sizes, shifts)
+        return _masked_plans(windows, windows.keep(None))
+
+
+def _masked_plans(
+    windows: _Windows, keep: Tensor | None
+) -> tuple[list[list[IndexedPart]], list[list[IndexedPart]]]:
+    """The windows as blocks, for either pass; keep: [1 or B, windows, T or 1, T] or None.
+
+    Forward, windows that need no mask, which come first, are a part of their own.
+    """
     count, T = windows.tokens.shape
     real = None if windows.tokens.numel() == len(windows.slot_of) else windows.group != -2
     part = IndexedPart(count, T, 0, T, 0, index=windows.tokens, real=real)
     if keep is None:
-        return [[part]]
-    plans = []
+        return [[part]], [[part]]
+    forward, backward = [], []
     for seen in keep:
         free = int(seen.flatten(1).all(-1).long().cumprod(0).sum())
-        mask = torch.zeros(seen.shape).masked_fill_(~seen, float("-inf"))[:, None]
-        parts = [part.piece(0, free), replace(part, mask=mask).piece(free, count - free)]
-        plans.append([part for part in parts if part.blocks])
-    return plans
+        masked = replace(part, mask=_hiding(seen)[:, None])
+        parts = [part.piece(0, free), masked.piece(free, count - free)]
+        forward.append([part for part in parts if part.blocks])
+        backward.append([masked if free < count else part])
+    return forward, backward
+
+
+def _hiding(seen: Tensor) -> Tensor:
+    """0 where a key is seen, else −inf."""
+    return torch.zeros(seen.shape, device=seen.device).masked_fill_(~seen, float("-inf"))
 
 
 def _grid_formula(
@@ -467,18 +521,17 @@ def _sequence_parts(N: int, T: int, shift: int, *, causal: bool) -> list[Part]:
 
 
 def _causal_mask(rows: int) -> Tensor:
-    return torch.full((1, 1, rows, rows), float("-inf")).triu(1)
+    return _hiding(torch.ones(1, 1, rows, rows, dtype=torch.bool, device="cpu").tril())
 
 
 def _hidden(part: Part, exists: Tensor) -> Part:
     """The part without the keys that do not exist [N]."""
     stop = part.key + part.blocks * part.rows
-    seen = exists[part.key : stop].view(part.blocks, 1, 1, part.span)
-    mask = torch.zeros(1) if part.mask is None else part.mask
-    return replace(part, mask=mask.masked_fill(~seen, float("-inf")))
+    hidden = _hiding(exists[part.key : stop].view(part.blocks, 1, 1, part.span))
+    return replace(part, mask=hidden if part.mask is None else part.mask + hidden)
 
 
-def _cut(length: int, window: int, shift: int, device: torch.device) -> _Windows:
+def _cut(length: int, window: int, shift: int, device: torch.device | str) -> _Windows:
     """Cut one axis, padded to whole windows and then rolled by −shift."""
     padded = -(-length // window) * window
     tokens = (torch.arange(padded, device=device) + shift) % padded
