@@ -69,7 +69,7 @@ def work_of(module: nn.Module, core: AttentionVariant, workload: Workload) -> Wo
         flops, traffic = _core_work(core, w, backward, itemsize)
     else:
         flops, traffic = _shortened_work(core, w, backward, itemsize)
-    if w.compile or core.implementation == "compiled":
+    if w.compile or core.implementation in ("compiled", "flex"):
         flops = None
     if flops is not None:
         flops += sum(linear.flops for linear in linears) * (3 if backward else 1)

@@ -11,6 +11,7 @@ import torch
 from torch.testing import assert_close
 
 import efficient_attn as ea
+from efficient_attn.attention import AttentionMask, make_core
 from efficient_attn.attention.errors import OptionError
 from efficient_attn.attention.kernels import mixing
 from efficient_attn.bench.work import work_of
@@ -18,7 +19,7 @@ from efficient_attn.bench.workload import Workload
 
 E, HEADS = 16, 2
 OPTIONS: dict[str, dict[str, Any]] = {
-    "linformer": {"k": 4, "max_len": 64},
+    "linformer": {"k": 4, "max_len": 700},
     "performer": {"num_features": 8},
     "local_window": {"window": 3},
     "shifted_window": {"window": 4, "shift": 2},
@@ -38,10 +39,56 @@ def test_others_than_the_three_are_refused(variant: str) -> None:
     assert ea.describe(variant).options["implementation"] == "eager"
 
 
+@pytest.mark.parametrize("length", [40, 611])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("variant", OPTIONS)
-def test_the_formula_gives_the_same(variant: str) -> None:
-    x = torch.randn(2, 40, E)
-    assert_close(module(variant, "formula")(x)[0], module(variant, "eager")(x)[0])
+def test_the_formula_gives_the_same(variant: str, causal: bool, padded: bool, length: int) -> None:
+    """At lengths that are short for the kernels and at those they are for."""
+    if causal and not ea.describe(variant).capabilities.causal_self:
+        pytest.skip(f"{variant} is never causal")
+    x = torch.randn(2, length, E, requires_grad=True)
+    ignored = None
+    if padded:
+        ignored = torch.zeros(2, length, dtype=torch.bool)
+        ignored[0, length // 2 :] = True
+        ignored[1, : length // 3] = True
+    results = []
+    for implementation in ("formula", "eager"):
+        made = module(variant, implementation)
+        out = made(x, key_padding_mask=ignored, is_causal=causal)[0]
+        gradients = torch.autograd.grad(out.square().sum(), [x, *made.parameters()])
+        results.append([out, *gradients])
+    for formula, eager in zip(*results, strict=True):
+        assert_close(eager, formula, rtol=1e-4, atol=1e-4 * float(formula.abs().max()))
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_flex_sees_what_eager_sees() -> None:
+    torch._dynamo.reset()
+    options: dict[str, Any] = {"window": (40, 9), "global_tokens": 2}
+    q, k, v = torch.randn(3, 2, HEADS, 200, E).unbind()
+    exists = torch.ones(2, 200, dtype=torch.bool)
+    exists[0, 150:] = False
+    exists[1] = False
+    mask = AttentionMask(True, exists, slopes=torch.tensor([0.5, 0.1]))
+    cores = [
+        make_core("local_window", HEADS, E, implementation=name, **options)
+        for name in ("flex", "eager")
+    ]
+    flex, eager = (core(q, k, v, mask) for core in cores)
+    assert_close(flex, eager, rtol=1e-4, atol=1e-5)
+
+
+def test_flex_refuses_what_it_cannot_do() -> None:
+    core = make_core("local_window", HEADS, E, implementation="flex")
+    q, k, v = torch.randn(3, 1, HEADS, 9, E).unbind()
+    with pytest.raises(ea.UnsupportedAttention, match="no dropout"):
+        core(q, k, v, AttentionMask(), 0.1)
+    with pytest.raises(ea.UnsupportedAttention, match="no backward pass on a CPU"):
+        core(q.requires_grad_(), k, v, AttentionMask())
+    with pytest.raises(ea.UnsupportedAttention, match="float64"):
+        core(q.detach().double(), k.double(), v.double(), AttentionMask())
 
 
 def test_the_formula_runs_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ MOST_RUNS = 8
 @dataclass(frozen=True)
 class LocalWindowOptions:
     """window: w for (w, w), or (left, right); global_tokens: how many leading tokens are global;
-    implementation: eager, formula or compiled."""
+    implementation: eager, formula, compiled or flex (FlexAttention, meant for CUDA)."""
 
     window: int | tuple[int, int] = 128
     global_tokens: int = 0
@@ -60,7 +60,7 @@ class LocalWindowOptions:
         else:
             require_int("window", self.window, low=0)
         require_int("global_tokens", self.global_tokens, low=0)
-        require_choice("implementation", self.implementation, IMPLEMENTATIONS)
+        require_choice("implementation", self.implementation, (*IMPLEMENTATIONS, "flex"))
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -109,6 +109,10 @@ class LocalWindow(AttentionVariant):
     ) -> Tensor:
         N = q.shape[-2]
         left, right, G = self._sizes(N, mask.causal)
+        if self.implementation == "flex":
+            from efficient_attn.attention.kernels.flex import flex_window  # a slow import
+
+            return flex_window(q, k, v, mask, (left, right, G), dropout_p)
         by_hand = hand_written(q, k, v) and q.shape[-1] == v.shape[-1]
         if dropout_p or G or not by_hand or _dense(N, left, right):
             return self._formula(q, k, v, mask, dropout_p)
