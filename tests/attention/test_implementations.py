@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from shipped import SHIPPED
 from torch.testing import assert_close
 
 import efficient_attn as ea
@@ -125,3 +126,26 @@ def test_compiled_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(OptionError, match="C\\+\\+ compiler"):
         module("linformer", "compiled")(torch.randn(1, 8, E))
+
+
+@pytest.mark.parametrize("length", [40, 611])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("variant", SHIPPED)
+def test_the_default_device_is_not_that_of_the_inputs(
+    variant: str, causal: bool, length: int
+) -> None:
+    """What a variant makes for itself belongs where its inputs are."""
+    if causal and not ea.describe(variant).capabilities.causal_self:
+        pytest.skip(f"{variant} is never causal")
+    options = OPTIONS.get(variant, {})
+    core = make_core(variant, HEADS, E, **options)
+    leaves = [x.requires_grad_() for x in torch.randn(3, 2, HEADS, length, E)]
+    exists = torch.ones(2, length, dtype=torch.bool)
+    exists[0, length // 2 :] = False
+    mask = AttentionMask(causal, exists)
+    expected = core(*leaves, mask)
+    with torch.device("meta"):
+        out = core(*leaves, mask)
+        found = torch.autograd.grad(out.square().sum(), leaves)
+    assert_close(out, expected)
+    assert all(x.device.type == "cpu" for x in found)

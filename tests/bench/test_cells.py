@@ -113,7 +113,8 @@ def test_both_scopes_and_cross_patterns_run(scope, pattern):
         )
     )["performer"]
     assert record.ok, record.reason
-    assert record.options == {"num_features": 16, "redraw_interval": None, "seed": 0}
+    given = {"num_features": 16, "redraw_interval": None, "seed": 0}
+    assert record.options == {**given, "implementation": "eager"}
     assert (record.result["parameters"] > 0) == (scope == "module")
 
 

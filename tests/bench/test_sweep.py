@@ -234,7 +234,8 @@ def test_the_effective_options_are_recorded():
     assert main([*QUICK, "attention.local_window.window=[3,5]", "results=r"]) == 0
     records = [json.loads(path.read_text()) for path in Path("r/records").iterdir()]
     local = next(record for record in records if record["contestant"] == "local_window")
-    assert local["options"] == {"window": [3, 5], "global_tokens": 0}
+    expected = {"window": [3, 5], "global_tokens": 0, "implementation": "eager"}
+    assert local["options"] == expected
     assert local["environment"]["threads"] >= 1
     assert local["environment"]["torch"]
 

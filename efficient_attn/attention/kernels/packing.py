@@ -53,10 +53,12 @@ class _Split(torch.autograd.Function):
         return packed.split(widths, -1)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        some = next((x for x in gradients if x is not None), None)
+        if some is None:
+            return None, None
         joined = None if torch.is_grad_enabled() else _joined(gradients)
         if joined is None:
-            some = next(x for x in gradients if x is not None)
             joined = torch.cat(
                 [
                     some.new_zeros(*ctx.shape[:-1], width) if x is None else x

@@ -129,9 +129,9 @@ def _forward(
     V, R = v.shape[-1], len(features)
     with torch.autocast("cpu", enabled=False):
         call = _Call(q, k, v, features)
-        out = torch.empty(B, H, N, V, dtype=v.dtype)
-        means = torch.empty(B, H, R, V, dtype=call.dtype)
-        log_sums = torch.empty(B, H, R, dtype=call.dtype)
+        out = torch.empty(B, H, N, V, dtype=v.dtype, device="cpu")
+        means = torch.empty(B, H, R, V, dtype=call.dtype, device="cpu")
+        log_sums = torch.empty(B, H, R, dtype=call.dtype, device="cpu")
         for b, h in head_groups(B, H, call.longest, call.width):
             here = None if exists is None else exists[b]
             U, lse = _sum_keys(call, k[b, h], v[b, h], here)
@@ -148,8 +148,8 @@ def _forward(
 def _sum_keys(call: _Call, k: Tensor, v: Tensor, exists: Tensor | None) -> tuple[Tensor, Tensor]:
     """U [(b h), R, V] and λ [(b h), R]: span by span, relative to the largest key so far."""
     G, R, V = k.shape[0] * k.shape[1], len(call.features), v.shape[-1]
-    top = torch.full((G, 1, R), floor(call.dtype), dtype=call.dtype)
-    total, sums = torch.zeros_like(top), torch.zeros(G, R, V, dtype=call.dtype)
+    top = torch.full((G, 1, R), floor(call.dtype), dtype=call.dtype, device="cpu")
+    total, sums = torch.zeros_like(top), torch.zeros(G, R, V, dtype=call.dtype, device="cpu")
     own = call.workspace("own", G, R, V, dtype=call.product)
     for span in spans(k.shape[-2], call.width):
         here = None if exists is None else exists[:, span]
@@ -179,7 +179,7 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     with torch.autocast("cpu", enabled=False):
         call = _Call(q, k, v, features)
-        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
+        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device="cpu") for x in (q, k, v))
         for b, h in head_groups(q.shape[0], q.shape[1], call.longest, call.width):
             here = None if exists is None else exists[b]
             U, lse = means[b, h], log_sums[b, h]

@@ -116,8 +116,8 @@ class _Call:
 
     def carry(self, G: int, V: int) -> tuple[Tensor, Tensor]:
         """Sums over no keys [G, R, V + 1] and their log scale [G, 1]."""
-        sums = torch.zeros(G, len(self.features), V + 1, dtype=self.dtype)
-        return sums, torch.full((G, 1), floor(self.dtype), dtype=self.dtype)
+        sums = torch.zeros(G, len(self.features), V + 1, dtype=self.dtype, device="cpu")
+        return sums, torch.full((G, 1), floor(self.dtype), dtype=self.dtype, device="cpu")
 
     def narrow(self, name: str, x: Tensor) -> Tensor:
         return self.workspace.cast(name, x, self.product)
@@ -253,8 +253,8 @@ def _forward(
     V = v.shape[-1]
     with torch.autocast("cpu", enabled=False):
         call = _Call(q, k, v, features)
-        out = torch.empty(B, H, N, V, dtype=v.dtype)
-        normalisers = torch.empty(B, H, N, dtype=call.dtype)
+        out = torch.empty(B, H, N, V, dtype=v.dtype, device="cpu")
+        normalisers = torch.empty(B, H, N, dtype=call.dtype, device="cpu")
         kept: list[Tensor] = []
         for b, h in head_groups(B, H, N, call.width):
             sums, log_scale = call.carry(q[b, h].shape[0] * q[b, h].shape[1], V)
@@ -300,7 +300,7 @@ def _backward(
     B, H, N, _ = q.shape
     with torch.autocast("cpu", enabled=False):
         call = _Call(q, k, v, features)
-        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype) for x in (q, k, v))
+        dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device="cpu") for x in (q, k, v))
         kept = iter(carried)
         for b, h in head_groups(B, H, N, call.width):
             first = call.carry(q[b, h].shape[0] * q[b, h].shape[1], v.shape[-1])

@@ -30,7 +30,7 @@ class Workspace:
         size = math.prod(shape)
         memory = self._memory.get(name)
         if memory is None or memory.numel() < size:
-            memory = self._memory[name] = torch.empty(size, dtype=dtype or self.dtype)
+            memory = self._memory[name] = torch.empty(size, dtype=dtype or self.dtype, device="cpu")
         return memory[:size].view(shape)
 
     def cast(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
