@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from efficient_attn.attention import AttentionMask, make_core
-from efficient_attn.attention.kernels import blockwise
+from efficient_attn.attention.kernels import blockwise, parts
 from efficient_attn.attention.variant import AttentionVariant
 from efficient_attn.attention.variants import local_window
 
@@ -22,6 +22,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_window, "QUERIES_PER_BLOCK", 4)
     monkeypatch.setattr(blockwise, "WORKSPACE", 200)
     monkeypatch.setattr(blockwise, "GATHERED", 1000)
+    monkeypatch.setattr(parts, "GATHERED", 1000)
 
 
 def oracle(core: AttentionVariant, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:

@@ -200,7 +200,13 @@ def blockwise(s: Sizes, parts: Sequence[Part], backward: Sequence[Part], heads: 
         for part in backward
         for piece in part.split(max(1, blockwise_kernel.WORKSPACE // part.block_size))
     ]
-    scores = max(piece.blocks * piece.block_size for piece in pieces)
+    q = torch.empty(heads, s.N, s.D, dtype=torch.bfloat16 if s.half else None, device="meta")
+    scores = max(
+        piece.blocks
+        * piece.block_size
+        * min(heads, piece.heads_at_once(q, blockwise_kernel.WORKSPACE))
+        for piece in pieces
+    )
     gradients = {"gradients of q, k and v, in fp32": 3 * s.fp32}
     loop = {
         "exponents and dots": 2 * s.heads * s.N * FP32,

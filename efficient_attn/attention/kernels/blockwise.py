@@ -8,8 +8,8 @@ algorithm 4), head by head, in two workspaces that stay in the cache:
     P = exp(q kᵀ/√D + mask − lse),  dS = P∘(g vᵀ − Σ g·out),
     dq = dS k/√D,  dk = dSᵀ q/√D,  dv = Pᵀ g,  dbias = Σ dS
 
-The exponential is taken to base 2: that one is fast at −inf, and what underflows is kept at a
-normal number, since subnormal ones slow a matrix product down forty times.
+The exponential is taken to base 2: that one is fast at −inf, where the natural one is not. Weights
+below 2⁻¹⁰⁰ become 0: subnormal numbers slow a matrix product down forty times.
 """
 
 from __future__ import annotations
@@ -23,17 +23,13 @@ from torch import Tensor
 
 from efficient_attn.attention.kernels.flash import differentiable_gradients, flash, under_autocast
 from efficient_attn.attention.kernels.packing import come_packed, side_by_side
-from efficient_attn.attention.kernels.parts import IndexedPart, Part
+from efficient_attn.attention.kernels.parts import GATHERED, IndexedPart, Part
 
 WORKSPACE = 2 * 2**20
 """Scores in each workspace of the backward pass, but for a block that has more."""
 
-GATHERED = 2 * 2**20
-"""Bytes of queries that are gathered for one call of the fused kernel."""
-
 _LOG2_E = math.log2(math.e)
-_LOWEST_EXPONENT = -100.0
-
+_LEAST_WEIGHT = 2.0**-100
 
 Plan = Sequence[Sequence[Part]]
 """The parts of every sample, which together hold all its queries, or one list for all samples."""
@@ -203,84 +199,72 @@ def _sample_gradients(
     pairs = zip(g, out, strict=True)
     dots = torch.stack([-(a.to(dq.dtype) * b).sum(-1, keepdim=True) for a, b in pairs])
     pieces = [piece for part in parts for piece in part.split(WORKSPACE // part.block_size or 1)]
-    space = dq.new_empty(2, max(piece.blocks * piece.block_size for piece in pieces))
-    for part in pieces:
-        _part_gradients(part, (g, q, k, v, exponents, dots, dq, dk, dv), bias, dbias, space)
+    together = [min(len(q), piece.heads_at_once(q, WORKSPACE)) for piece in pieces]
+    batches = zip(pieces, together, strict=True)
+    space = dq.new_empty(2, max(part.blocks * part.block_size * heads for part, heads in batches))
+    for part, heads in zip(pieces, together, strict=True):
+        tensors = (g, q, k, v, exponents, dots, dq, dk, dv)
+        _part_gradients(part, heads, tensors, bias, dbias, space)
 
 
 def _part_gradients(
     part: Part,
+    together: int,
     tensors: Sequence[Tensor],
     bias: Tensor | None,
     dbias: Tensor | None,
     space: Tensor,
 ) -> None:
-    """Add what a part gives to dq, dk, dv [H, N, D], the last of the tensors, and to dbias."""
+    """Add what a part gives to dq, dk, dv [H, N, D], the last of the tensors, and to dbias, some
+    heads together at a time."""
     window = slice(part.slot, part.slot + part.rows)
     mask = None if part.mask is None else part.mask * _LOG2_E
     if bias is not None:
         bias = bias[:, window, window].to(space.dtype) * _LOG2_E
-    for heads in _head_groups(part, len(tensors[0]), space.shape[1]):
-        added = _of_heads(mask, heads), None if bias is None else bias[heads]
-        dS = _add_gradients(part, [x[heads] for x in tensors], added, space)
+    for first in range(0, len(tensors[1]), together):
+        heads = slice(first, first + together)
+        added = None if mask is None else mask[:, heads] if mask.shape[1] > 1 else mask
+        biases = None if bias is None else bias[heads]
+        dS = _add_gradients(part, [x[heads] for x in tensors], added, biases, space)
         if dbias is not None:
-            dbias[heads, window, window] += dS.unflatten(0, (part.blocks, -1)).sum(0)
+            dbias[heads, window, window] += dS.sum(1)
 
 
 def _add_gradients(
-    part: Part, tensors: Sequence[Tensor], added: Sequence[Tensor | None], space: Tensor
+    part: Part,
+    tensors: Sequence[Tensor],
+    mask: Tensor | None,
+    bias: Tensor | None,
+    space: Tensor,
 ) -> Tensor:
-    """Add to dq, dk, dv [h, N, D], the last of the tensors; return dS [blocks·h, rows, span].
+    """Add to dq, dk, dv [h, N, D], the last of the tensors; return dS [h, blocks, rows, span].
 
-    added: mask [1 or blocks·h, 1 or rows, span] and bias [h, rows, span] of the scores, to base 2.
+    mask: [1 or blocks, 1 or h, 1 or rows, span], bias: [h, rows, span], to base 2.
     """
     g, q, k, v, exponents, dots, dq, dk, dv = tensors
     scale = q.shape[-1] ** -0.5
-    queries, gradients = (_widen(part.queries, part, x, dq.dtype) for x in (q, g))
-    keys, values = (_widen(part.keys, part, x, dq.dtype) for x in (k, v))
-    exponent, dot = (part.queries(x).flatten(0, 1) for x in (exponents, dots))
-    shape = (len(queries), part.rows, part.span)
+    queries, gradients = (part.query_batch(x, dq.dtype) for x in (q, g))
+    keys, values = (part.key_batch(x, dq.dtype) for x in (k, v))
+    exponent, dot = (part.query_batch(x, dq.dtype) for x in (exponents, dots))
+    shape = (len(q), part.blocks, part.rows, part.span)
     P, dS = (x[: math.prod(shape)].view(shape) for x in space)
-    torch.baddbmm(exponent, queries, keys.mT, alpha=scale * _LOG2_E, out=P)
-    P.clamp_min_(_LOWEST_EXPONENT)
-    mask, bias = added
+    flat_P, flat_dS = P.flatten(0, 1), dS.flatten(0, 1)
+    torch.baddbmm(exponent, queries, keys.mT, alpha=scale * _LOG2_E, out=flat_P)
     if mask is not None:
-        _add_mask(P, mask, part)
+        _add_mask(P, mask.transpose(0, 1), part)
     if bias is not None:
-        P += bias
-    P.exp2_()
-    torch.baddbmm(dot, gradients, values.mT, out=dS)
+        P += bias[:, None]
+    torch.threshold_(P.exp2_(), _LEAST_WEIGHT, 0.0)
+    torch.baddbmm(dot, gradients, values.mT, out=flat_dS)
     dS.mul_(P)
-    part.add_to_queries(dq, dS, keys, scale)
-    part.add_to_keys(dk, dS, queries, scale)
-    part.add_to_keys(dv, P, gradients, 1.0)
+    part.add_to_queries(dq, flat_dS, keys, scale)
+    part.add_to_keys(dk, flat_dS, queries, scale)
+    part.add_to_keys(dv, flat_P, gradients, 1.0)
     return dS
 
 
-def _head_groups(part: Part, H: int, scores: int) -> Iterator[slice]:
-    """One head at a time; a block alone in its part is taken with those of further heads."""
-    alone = part.blocks == 1 and type(part) is Part
-    step = max(1, scores // part.block_size) if alone else 1
-    for first in range(0, H, step):
-        yield slice(first, min(first + step, H))
-
-
-def _widen(view: Callable[[Tensor], Tensor], part: Part, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """[blocks·h, rows or span, D] of x [h, N, D] in dtype, h or the number of blocks being 1."""
-    if part.blocks > 1:  # spans overlap: x has fewer rows than they
-        return view(x.to(dtype)).flatten(0, 1)
-    return view(x).flatten(0, 1).to(dtype)
-
-
-def _of_heads(mask: Tensor | None, heads: slice) -> Tensor | None:
-    """[1 or blocks·h, 1 or rows, span] of a mask [1 or blocks, 1 or H, 1 or rows, span]."""
-    if mask is None:
-        return None
-    return (mask[:, heads] if mask.shape[1] > 1 else mask).flatten(0, 1)
-
-
 def _add_mask(scores: Tensor, mask: Tensor, part: Part) -> None:
-    """Add the mask, where it is not zero, to scores [blocks·h, rows, span]."""
+    """Add the mask, where it is not zero, to scores [h, blocks, rows, span]."""
     if part.outer and part.span > 2 * part.rows:
         scores[..., : part.rows] += mask[..., : part.rows]
         scores[..., -part.rows :] += mask[..., -part.rows :]

@@ -9,6 +9,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+GATHERED = 2 * 2**20
+"""Bytes of rows that are gathered at once: more would leave the cache."""
+
 AnyPart = TypeVar("AnyPart", bound="Part")
 
 
@@ -50,17 +53,36 @@ class Part:
         """Put values [blocks, h, rows, D] where `queries` reads."""
         self.queries(x).copy_(values)
 
+    # For products in batches: heads outside, blocks inside, one of one head or all of one block.
+
+    def heads_at_once(self, x: Tensor, scores: int) -> int:
+        """Heads of x [H, N, D] that make a batch of at most so many scores."""
+        return max(1, scores // self.block_size) if self.blocks == 1 else 1
+
+    def query_batch(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """[h·blocks, rows, D], in dtype."""
+        return self._batch(x, self.first, self.rows, dtype)
+
+    def key_batch(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        """[h·blocks, span, D], in dtype."""
+        return self._batch(x, self.key, self.span, dtype)
+
+    def _batch(self, x: Tensor, start: int, length: int, dtype: torch.dtype) -> Tensor:
+        if self.blocks > 1:  # spans overlap: x has fewer rows than they
+            x = x.to(dtype)
+        return _strided(x, start, self.blocks, self.rows, length).flatten(0, 1).to(dtype)
+
     def add_to_queries(self, x: Tensor, left: Tensor, right: Tensor, factor: float) -> None:
-        """Add factor·left·right to the queries, for left [blocks·h, rows, span]."""
-        self.queries(x).flatten(0, 1).baddbmm_(left, right, alpha=factor)
+        """Add factor·left·right to the queries, for left [h·blocks, rows, span]."""
+        self.query_batch(x, x.dtype).baddbmm_(left, right, alpha=factor)
 
     def add_to_keys(self, x: Tensor, left: Tensor, right: Tensor, factor: float) -> None:
-        """Add factor·leftᵀ·right to the keys, for left [blocks·h, rows, span]."""
+        """Add factor·leftᵀ·right to the keys, for left [h·blocks, rows, span]."""
         # Spans overlap; pieces of them as long as the blocks are apart do not.
         step = self.span if self.blocks == 1 else self.rows
         for start in range(0, self.span, step):
             length = min(step, self.span - start)
-            piece = _strided(x, self.key + start, self.blocks, self.rows, length).flatten(0, 1)
+            piece = self._batch(x, self.key + start, length, x.dtype)
             piece.baddbmm_(left[..., start : start + length].mT, right, alpha=factor)
 
     def piece(self: AnyPart, start: int, count: int) -> AnyPart:
@@ -100,29 +122,47 @@ class IndexedPart(Part):
 
     def queries(self, x: Tensor) -> Tensor:
         assert self.index is not None
-        if len(x) == 1:  # a plain matrix is the fastest to gather from
-            rows = x[0].index_select(0, self.index.flatten())[:, None]
-        else:
-            rows = x.transpose(0, 1).index_select(0, self.index.flatten())
+        rows = x.transpose(0, 1).index_select(0, self.index.flatten())
         return rows.unflatten(0, (self.blocks, self.rows)).transpose(1, 2)
 
     def keys(self, x: Tensor) -> Tensor:
         return self.queries(x)
 
     def store(self, x: Tensor, values: Tensor) -> None:
+        rows = values.transpose(1, 2).reshape(-1, values.shape[1], values.shape[3])
+        index, rows = self._of_tokens(rows)
+        x.transpose(0, 1).index_copy_(0, index, rows)
+
+    def heads_at_once(self, x: Tensor, scores: int) -> int:
+        per_head = self.blocks * self.rows * x.shape[2] * x.element_size()
+        return max(1, min(scores // (self.blocks * self.block_size), GATHERED // per_head))
+
+    def query_batch(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         assert self.index is not None
-        index, rows = self.index, values.transpose(1, 2)
-        if self.real is not None:
-            index, rows = index[self.real], rows[self.real]
-        x.transpose(0, 1).index_copy_(0, index.flatten(), rows.reshape(-1, *rows.shape[-2:]))
+        if len(x) == 1:  # a plain matrix is the fastest to gather from
+            rows = x[0].index_select(0, self.index.flatten())
+        else:
+            rows = x.index_select(1, self.index.flatten())
+        return rows.view(-1, self.rows, x.shape[2]).to(dtype)
+
+    def key_batch(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        return self.query_batch(x, dtype)
 
     def add_to_queries(self, x: Tensor, left: Tensor, right: Tensor, factor: float) -> None:
         """The only part that has these rows stores them."""
-        product = (left @ right).mul_(factor)
-        self.store(x, product.unflatten(0, (self.blocks, -1)))
+        product = (left @ right).mul_(factor).view(len(x), -1, x.shape[2])
+        index, rows = self._of_tokens(product.transpose(0, 1))
+        x.index_copy_(1, index, rows.transpose(0, 1))
 
     def add_to_keys(self, x: Tensor, left: Tensor, right: Tensor, factor: float) -> None:
         self.add_to_queries(x, left.mT, right, factor)
+
+    def _of_tokens(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens, each once, and their rows of [blocks·rows, ...]."""
+        assert self.index is not None
+        if self.real is None:
+            return self.index.flatten(), rows
+        return self.index[self.real], rows[self.real.flatten()]
 
     def piece(self, start: int, count: int) -> IndexedPart:
         part = super().piece(start, count)

@@ -18,6 +18,7 @@ It cannot cross between sequences of different lengths: a window has no meaning 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -113,10 +114,15 @@ class LocalWindow(AttentionVariant):
             from efficient_attn.attention.kernels.flex import flex_window  # a slow import
 
             return flex_window(q, k, v, mask, (left, right, G), dropout_p)
-        by_hand = hand_written(q, k, v) and q.shape[-1] == v.shape[-1]
-        if dropout_p or G or not by_hand or _dense(N, left, right):
+        one_width = q.shape[-1] == v.shape[-1]
+        if dropout_p or G or not one_width or not hand_written(q, k, v, mask.key_padding):
             return self._formula(q, k, v, mask, dropout_p)
         padded = mask.key_padding is not None and not bool(mask.key_padding.all())
+        if _dense(N, left, right):
+            if padded or mask.slopes is not None:
+                return self._formula(q, k, v, mask)
+            band = _kept_band(N, left, right).to(q.dtype)
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=band)
         samples = mask.key_padding if padded and mask.key_padding is not None else [None]
         plans = {}
         forward, backward = _rows(left + right)
@@ -239,6 +245,14 @@ class LocalWindow(AttentionVariant):
 def _dense(N: int, left: int, right: int) -> bool:
     """Whether every query against every key, in one call, is faster than by blocks."""
     return N <= 2 * (left + right) + 3 * QUERIES_PER_BLOCK
+
+
+@lru_cache(maxsize=8)
+def _kept_band(N: int, left: int, right: int) -> Tensor:
+    """The band of all queries and keys of a short sequence [N, N]; making it anew would take as
+    long as attending."""
+    with torch.inference_mode(False):
+        return _band_mask(0, N, 0, N, left, right, None)[0, 0]
 
 
 def _rows(width: int) -> tuple[int, int]:

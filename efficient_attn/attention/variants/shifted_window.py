@@ -274,9 +274,11 @@ class ShiftedWindow(AttentionVariant):
             slots = torch.arange(self.options.windows[0], device=device)
             bias = self._slot_bias(slots, slots, slopes)
         else:
-            height, width = (torch.arange(size, device=device) for size in self.options.windows)
-            slots = torch.cartesian_prod(height, width)
-            bias = self._bias(slots, slots)
+            assert self.relative_bias is not None
+            height, width = self.options.windows
+            kept = device.type == "cpu" and not torch.compiler.is_compiling()
+            index = _kept_index(height, width) if kept else _window_index(height, width, device)
+            bias = rearrange(self.relative_bias[index], "n m h -> 1 h n m")
         return None if bias is None else bias[0]
 
     def _on_sequence(
@@ -389,11 +391,24 @@ class ShiftedWindow(AttentionVariant):
         Pairs further apart than a window, which are never seen, read an entry of no meaning.
         """
         assert self.relative_bias is not None
-        index: Tensor | int = 0
-        for axis, size in enumerate(self.options.windows):
-            offset = queries[:, None, axis] - keys[None, :, axis]
-            index = index * (2 * size - 1) + (offset + size - 1).clamp(0, 2 * size - 2)
+        index = _relative_index(queries, keys, self.options.windows)
         return rearrange(self.relative_bias[index], "n m h -> 1 h n m")
+
+
+def _relative_index(queries: Tensor, keys: Tensor, windows: tuple[int, ...]) -> Tensor:
+    """Entries [N, M] of the bias for coordinates [N, axes] and [M, axes]."""
+    index = torch.zeros(1, 1, dtype=torch.long, device=queries.device)
+    for axis, size in enumerate(windows):
+        offset = queries[:, None, axis] - keys[None, :, axis]
+        index = index * (2 * size - 1) + (offset + size - 1).clamp(0, 2 * size - 2)
+    return index
+
+
+def _window_index(height: int, width: int, device: torch.device | str) -> Tensor:
+    """Entries [T, T] of the bias for the slots of a window of a grid."""
+    rows, columns = (torch.arange(size, device=device) for size in (height, width))
+    slots = torch.cartesian_prod(rows, columns)
+    return _relative_index(slots, slots, (height, width))
 
 
 _Grid = tuple[tuple[int, int], tuple[int, ...], tuple[int, ...]]
@@ -434,8 +449,14 @@ def _cut_grid(
     return _cross(vertical, horizontal, grid[1])
 
 
-# Both depend on sizes alone, and would take a tenth of a call. They must serve all calls to come,
+# These depend on sizes alone, and would take a tenth of a call. They must serve all calls to come,
 # whatever mode this one is in.
+
+
+@lru_cache(maxsize=16)
+def _kept_index(height: int, width: int) -> Tensor:
+    with torch.inference_mode(False):
+        return _window_index(height, width, "cpu")
 
 
 @lru_cache(maxsize=16)

@@ -180,6 +180,14 @@ OFF_BY_ONE = [
         "front = -shift % T\n",
         "front = (1 - shift) % T\n",
     ),
+    Mutation(
+        8,
+        "its kernel shows one key too many on the right",
+        "local_window",
+        LOCAL,
+        "(j > i[:, None] + right)",
+        "(j > i[:, None] + right + 1)",
+    ),
 ]
 
 DIVISIBILITY = [
@@ -230,6 +238,30 @@ DIVISIBILITY = [
         FULL,
         "keep = causal_keep(n, seen, q.device)",
         "keep = causal_keep(size, seen, q.device)[:n]",
+    ),
+    Mutation(
+        9,
+        "its kernel starts the last block of a sequence one row late",
+        "local_window",
+        LOCAL,
+        "(high * C, N, high * C - left, N)",
+        "(high * C, N, high * C - left + 1, N)",
+    ),
+    Mutation(
+        9,
+        "its kernel gives the first, partial window the bias of a whole one",
+        "shifted_window",
+        SHIFTED,
+        "(1, 0, first, T - shift)",
+        "(1, 0, first, 0)",
+    ),
+    Mutation(
+        9,
+        "its kernel lets rows that no token has take part",
+        "shifted_window",
+        SHIFTED,
+        "& (group != -2)[:, None, :]",
+        "",
     ),
 ]
 

@@ -18,8 +18,8 @@ SHAPES = [
         "axes of the bias swapped",
         "shifted_window",
         SHIFTED,
-        "torch.cartesian_prod(height, width)",
-        "torch.cartesian_prod(width, height)",
+        "torch.cartesian_prod(rows, columns)",
+        "torch.cartesian_prod(columns, rows)",
     ),
     Mutation(
         10,

@@ -220,6 +220,22 @@ PADDING = [
         "real = exists.repeat_interleave(H, 0)",
         "real = torch.ones_like(exists).repeat_interleave(H, 0)",
     ),
+    Mutation(
+        3,
+        "its kernel takes blocks beside padding for whole ones",
+        "local_window",
+        LOCAL,
+        "if not free and run.mask is not None:",
+        "if not free and run.mask is None:",
+    ),
+    Mutation(
+        3,
+        "its kernel forgets the padding of a grid",
+        "shifted_window",
+        SHIFTED,
+        "plans = _masked_plans(windows, windows.keep(exists))",
+        "plans = _grid_plans(*self._grid)",
+    ),
 ]
 
 LEAKS = [
@@ -297,6 +313,14 @@ LEAKS = [
         SHIFTED,
         "front = -shift % T\n",
         "front = -shift % T if N > T else 0\n",
+    ),
+    Mutation(
+        4,
+        "its kernel has no order within a window",
+        "shifted_window",
+        SHIFTED,
+        'dtype=torch.bool, device="cpu").tril()',
+        'dtype=torch.bool, device="cpu")',
     ),
 ]
 
