@@ -274,11 +274,10 @@ class ShiftedWindow(AttentionVariant):
             slots = torch.arange(self.options.windows[0], device=device)
             bias = self._slot_bias(slots, slots, slopes)
         else:
-            assert self.relative_bias is not None
             height, width = self.options.windows
             kept = device.type == "cpu" and not torch.compiler.is_compiling()
             index = _kept_index(height, width) if kept else _window_index(height, width, device)
-            bias = rearrange(self.relative_bias[index], "n m h -> 1 h n m")
+            bias = self._entries(index)
         return None if bias is None else bias[0]
 
     def _on_sequence(
@@ -390,8 +389,11 @@ class ShiftedWindow(AttentionVariant):
 
         Pairs further apart than a window, which are never seen, read an entry of no meaning.
         """
+        return self._entries(_relative_index(queries, keys, self.options.windows))
+
+    def _entries(self, index: Tensor) -> Tensor:
+        """Bias [1, H, N, M] of the entries [N, M]."""
         assert self.relative_bias is not None
-        index = _relative_index(queries, keys, self.options.windows)
         return rearrange(self.relative_bias[index], "n m h -> 1 h n m")
 
 
