@@ -89,6 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("results", type=Path, help="folder of records")
     parser.add_argument("--every", action="store_true", help="every peer, not the fastest alone")
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    parser.add_argument("--markdown", type=int, metavar="N", help="print rows of that length alone")
     chosen = parser.parse_args(arguments)
     records = Store(chosen.results).read()
     verdicts = conform.verdicts(chosen.results, records)
@@ -96,6 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shown = [row for row in rows if chosen.every or row.fastest or row.peer is None]
     if chosen.json:
         print(json.dumps([row.to_dict() for row in shown], indent=1))
+        return 0 if rows else 1
+    if chosen.markdown:
+        print("\n".join(markdown(shown, chosen.markdown)))
         return 0 if rows else 1
     out = console()
     for setting, name in setting_names(dict.fromkeys(row.setting for row in shown)).items():
@@ -183,6 +187,33 @@ def _rival(row: Row, verdicts: Mapping[str, conform.Verdict]) -> list[str]:
     ends = f"{number(row.ratio.low)}–{number(row.ratio.high)}"
     apart = "" if row.ratio.paired else " (unpaired)"
     return [marked, *_numbers(row.peer), number(row.ratio.value), ends + apart]
+
+
+def markdown(rows: Iterable[Row], length: int) -> list[str]:
+    """Rows of a table of those lengths: what was measured, ours, the peer, and the ratio."""
+    lines = []
+    for row in rows:
+        if row.length != length or row.peer is None or row.ratio is None:
+            continue
+        mine, theirs = row.ours.result, row.peer.result
+        what = f"`{row.ours.contestant}`, {row.setting.scope}"
+        which = f"{PATTERN_NAMES[row.pattern]}, {PASS_NAMES[row.pass_]}"
+        ends = f"{number(row.ratio.low)}–{number(row.ratio.high)}"
+        peaks = (
+            ABSENT if x is None else number(x / MIB)
+            for x in (mine["peak_tensor_bytes"], theirs["peak_tensor_bytes"])
+        )
+        cells = [
+            what,
+            which,
+            number(mine["median_ms"]),
+            f"{row.peer.contestant.removeprefix(PEER)} {number(theirs['median_ms'])}",
+            f"{number(row.ratio.value)} ({ends})",
+            " / ".join(peaks),
+            _times_floor(row.ours),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def _numbers(record: Record) -> list[str]:

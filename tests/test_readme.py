@@ -1,11 +1,13 @@
 """What the README shows runs as shown."""
 
+import importlib.util
 import re
 from pathlib import Path
 
 from efficient_attn.analysis.accuracy import task_scores
 from efficient_attn.analysis.terminal import MIB, number
 from efficient_attn.bench.store import Store
+from efficient_attn.peers.conform import verdicts
 
 CONTESTANTS = (
     "full",
@@ -17,6 +19,9 @@ CONTESTANTS = (
 )
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+_spec = importlib.util.spec_from_file_location("ahead", ROOT / "benchmarks/ahead.py")
+ahead = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(ahead)
 
 
 def test_the_python_of_the_readme_runs():
@@ -35,6 +40,17 @@ def test_the_quoted_numbers_are_those_of_the_reference_run():
     records = Store(ROOT / "results/demo-cpu").read()
     assert len(records) == 180
     for line in quoted_costs(records) + quoted_scores(records):
+        assert line in README
+
+
+def test_the_quoted_ratios_are_those_of_the_run_beside_public_code():
+    folder = ROOT / "results/peers-cpu"
+    records = Store(folder).read()
+    rows = [row for row in ahead.compare(records, verdicts(folder, records)) if row.fastest]
+    plain = [row for row in rows if row.setting.dtype == "float32"]
+    lines = ahead.markdown(plain, 4096)
+    assert len(lines) > 10
+    for line in lines:
         assert line in README
 
 

@@ -259,11 +259,8 @@ def _rows(width: int) -> tuple[int, int]:
     """Queries of a block, forward and backward, for so many keys on both sides: in small blocks
     fewer keys are scored in vain, in large ones products are faster, in the backward pass above
     all (measured: 16 to 128 rows, windows of 32 and 128, with and without causality)."""
-    half = QUERIES_PER_BLOCK // 2
-    return (
-        half if width <= 2 * QUERIES_PER_BLOCK else QUERIES_PER_BLOCK,
-        half if width <= QUERIES_PER_BLOCK else QUERIES_PER_BLOCK,
-    )
+    small = QUERIES_PER_BLOCK // 2
+    return small, small if width <= QUERIES_PER_BLOCK else QUERIES_PER_BLOCK
 
 
 def _parts(N: int, left: int, right: int, C: int, slopes: Tensor | None) -> list[Part]:
