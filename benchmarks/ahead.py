@@ -197,6 +197,8 @@ def markdown(rows: Iterable[Row], length: int) -> list[str]:
             continue
         mine, theirs = row.ours.result, row.peer.result
         what = f"`{row.ours.contestant}`, {row.setting.scope}"
+        if row.setting.dtype != "float32":
+            what += f", {row.setting.dtype}"
         which = f"{PATTERN_NAMES[row.pattern]}, {PASS_NAMES[row.pass_]}"
         ends = f"{number(row.ratio.low)}–{number(row.ratio.high)}"
         peaks = (
