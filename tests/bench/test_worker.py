@@ -177,8 +177,12 @@ def test_children_that_escape_a_killed_supervisor_are_found_by_the_output_they_h
     one = start("Breeder")
     one.ask("act")
     pid, supervisor = one.ask("process")
-    holders = processes.writers(one._output._reader.fileno())
-    assert len(holders) == 3, "the contestant, a child, and one in its own session"
+    output = one._output._reader.fileno()
+    # Its daemon holds the output for the moment until it has closed what it inherited.
+    assert wait_until(lambda: len(processes.writers(output)) == 3), (
+        "the contestant, a child, and one in its own session"
+    )
+    holders = processes.writers(output)
     os.kill(supervisor, signal.SIGKILL)
     with pytest.raises(WorkerFailure) as failure:
         one.ask("act")
