@@ -19,7 +19,7 @@ from torch import Tensor
 
 from efficient_attn.attention.kernels.flash import differentiable_gradients
 from efficient_attn.attention.kernels.performer_pieces import (
-    Workspace,
+    Call,
     decay_,
     exp_,
     floor,
@@ -76,24 +76,16 @@ class _Noncausal(torch.autograd.Function):
         return *found, None, None, None
 
 
-class _Call:
-    """Sizes, types and temporaries of one call."""
+class _Call(Call):
+    """And how its tensors become rows."""
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, features: Tensor) -> None:
-        self.dtype = torch.promote_types(q.dtype, torch.float32)
-        low = q.dtype == k.dtype == v.dtype == torch.bfloat16
-        self.product = torch.bfloat16 if low else self.dtype
-        self.workspace = Workspace(self.dtype)
-        self.features = features.to(self.dtype) * q.shape[-1] ** -0.25  # [R, D]
-        self.width = max(len(features), 4 * q.shape[-1])
+        super().__init__(q, k, v, features)
         self.longest = max(q.shape[-2], k.shape[-2])
 
     def rows(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
         """x [b, h, n, D] -> [(b h), n, D] in dtype."""
         return self.workspace.cast(name, x.flatten(0, 1), dtype)
-
-    def narrow(self, name: str, x: Tensor) -> Tensor:
-        return self.workspace.cast(name, x, self.product)
 
     def widen(self, name: str, x: Tensor) -> Tensor:
         return self.workspace.cast(name, x, self.dtype)

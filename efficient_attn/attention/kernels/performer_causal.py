@@ -20,6 +20,7 @@ from torch import Tensor
 
 from efficient_attn.attention.kernels.flash import differentiable_gradients
 from efficient_attn.attention.kernels.performer_pieces import (
+    Call,
     Workspace,
     aligned,
     decay_,
@@ -102,25 +103,13 @@ class _Causal(torch.autograd.Function):
         return *found, None, None, None
 
 
-class _Call:
-    """Sizes, types and temporaries of one call."""
-
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, features: Tensor) -> None:
-        self.dtype = torch.promote_types(q.dtype, torch.float32)
-        low = q.dtype == k.dtype == v.dtype == torch.bfloat16
-        self.product = torch.bfloat16 if low else self.dtype
-        self.workspace = Workspace(self.dtype)
-        self.features = features.to(self.dtype) * q.shape[-1] ** -0.25  # [R, D]
-        self.length = q.shape[-2]
-        self.width = _width(q.shape[-1], len(features))
+class _Call(Call):
+    """And its sums and products."""
 
     def carry(self, G: int, V: int) -> tuple[Tensor, Tensor]:
         """Sums over no keys [G, R, V + 1] and their log scale [G, 1]."""
         sums = torch.zeros(G, len(self.features), V + 1, dtype=self.dtype, device="cpu")
         return sums, torch.full((G, 1), floor(self.dtype), dtype=self.dtype, device="cpu")
-
-    def narrow(self, name: str, x: Tensor) -> Tensor:
-        return self.workspace.cast(name, x, self.product)
 
     def widen(self, x: Tensor) -> Tensor:
         return self.workspace.cast("wide", x, self.dtype)

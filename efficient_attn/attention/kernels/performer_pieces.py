@@ -38,6 +38,22 @@ class Workspace:
         return x if x.dtype == dtype else self(name, *x.shape, dtype=dtype).copy_(x)
 
 
+class Call:
+    """Types, constants and temporaries of one call."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, features: Tensor) -> None:
+        self.dtype = torch.promote_types(q.dtype, torch.float32)
+        low = q.dtype == k.dtype == v.dtype == torch.bfloat16
+        self.product = torch.bfloat16 if low else self.dtype
+        self.workspace = Workspace(self.dtype)
+        self.features = features.to(self.dtype) * q.shape[-1] ** -0.25  # [R, D]
+        self.width = max(len(features), 4 * q.shape[-1])
+
+    def narrow(self, name: str, x: Tensor) -> Tensor:
+        """x in the type of products."""
+        return self.workspace.cast(name, x, self.product)
+
+
 def head_groups(B: int, H: int, N: int, width: int) -> Iterator[Heads]:
     """Samples and heads that make a piece together: several where sequences are short.
 
