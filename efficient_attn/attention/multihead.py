@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from efficient_attn.attention.apply import attend, expand_groups
 from efficient_attn.attention.errors import OptionError, require_choice, require_int
 from efficient_attn.attention.functional import make_core
+from efficient_attn.attention.kernels.flash import hand_written
+from efficient_attn.attention.kernels.order import reordered
 from efficient_attn.attention.kernels.packing import split_packed
 from efficient_attn.attention.masks import AttentionMask
 from efficient_attn.attention.positions import alibi_slopes, rotate
@@ -146,6 +148,10 @@ class MultiHeadAttention(nn.Module):
         if self.positions is not None and key is not query:
             raise refusal(self.variant, "positions_across", "they count along one sequence")
         dropout_p = self.dropout if self.training else 0.0
+        if not need_weights and dropout_p == 0.0:
+            order = self._order(query, key, value, mask)
+            if order is not None:
+                return self._forward_in_order(query, mask.key_padding, *order), None
         if not need_weights and self._shortens(query, key, value, mask):
             q, k, v = self._project_shortened(query, key, value, mask.key_padding)
             out, weights = self.core.attend_shortened(q, k, v, dropout_p), None
@@ -300,6 +306,28 @@ class MultiHeadAttention(nn.Module):
                 rows = rows + x[..., -1:].to(rows.dtype) * bias.to(rows.dtype)
             projected.append(self._split(rows))
         return q, *expand_groups(q, *projected)
+
+    def _order(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: AttentionMask
+    ) -> tuple[Tensor, Tensor] | None:
+        """The core's order of tokens, where the input can be put into it before it is projected;
+        never where the path through `attend` would refuse."""
+        if not (query is key and key is value) or query.numel() == 0:
+            return None
+        if mask.causal or mask.pairwise is not None or self.positions is not None:
+            return None
+        if self.num_kv_heads != self.num_heads or self.core.implementation != "eager":
+            return None
+        if not hand_written(query, mask.key_padding, *self.parameters()):
+            return None
+        return self.core.order(query.shape[1])
+
+    def _forward_in_order(
+        self, x: Tensor, exists: Tensor | None, order: Tensor, place: Tensor
+    ) -> Tensor:
+        x = reordered(x, order, place)
+        out = self.core.attend_in_order(*self._project(x, x, x), exists)
+        return reordered(self.out_proj(rearrange(out, "b h n v -> b n (h v)")), place, order)
 
     def _split(self, x: Tensor) -> Tensor:
         return rearrange(x, "b n (h d) -> b h n d", d=self.head_dim)

@@ -14,13 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import torch
 
 from efficient_attn.attention.kernels import blockwise as blockwise_kernel
 from efficient_attn.attention.kernels import performer_causal, performer_pieces
+from efficient_attn.attention.kernels.flash import flash, flash_gradients
 from efficient_attn.attention.kernels.parts import Part
+from efficient_attn.attention.kernels.windows import at_once
 from efficient_attn.attention.variants import local_window, shifted_window
 from efficient_attn.bench import memory
 from efficient_attn.bench.passes import Call
@@ -125,7 +128,28 @@ def fused_backward(s: Sizes, problems: int, queries: int, keys: int) -> Terms:
         "gradients of q, k and v": problems * (queries + 2 * keys) * s.D * s.itemsize,
         "contiguous gradient of the output": forward["output"],
         "workspace": s.threads * (2 * scores * (FP32 + s.half * s.itemsize) + packed),
+        "workspace of products": 0
+        if tiles or not s.half
+        else min(s.threads, problems) * left_to_onednn(queries, keys, s.D),
     }
+
+
+@cache
+def left_to_onednn(queries: int, keys: int, D: int) -> int:
+    """What oneDNN takes for itself in a thread's products of the fused backward, which leaves them
+    to it in half precision where there are no tiles: asked of a call with two heads, for the rows
+    of one alone have other strides."""
+    q, k, v = (torch.ones(1, 2, n, D, dtype=torch.bfloat16) for n in (queries, keys, keys))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        out, lse = flash(q, k, v)
+        call = partial(flash_gradients, torch.ones_like(out), q, k, v, out, lse)
+        peak = memory.peak_tensor_bytes(call, "cpu").tensor_bytes or 0
+    finally:
+        torch.set_num_threads(threads)
+    made = sum(x.nbytes for x in (q, k, v, out))  # their gradients, that of out as a copy
+    return peak - made - 2 * blocks_of(queries, keys) * (FP32 + q.itemsize)
 
 
 def full(s: Sizes, options: Any) -> Terms:
@@ -177,6 +201,7 @@ def linformer(s: Sizes, options: Any) -> Terms:
         "gradients of E and F": 2 * options.k * s.N * s.itemsize,
         "gradient of the projected keys": rows // 2,
         "a sample's keys, heads side by side": (s.heads > s.batch) * s.tensor // s.batch,
+        "workspace of the product": s.half * mixing_workspace(s, options.k),
     }
 
 
@@ -200,11 +225,10 @@ def blockwise(s: Sizes, parts: Sequence[Part], backward: Sequence[Part], heads: 
         for part in backward
         for piece in part.split(max(1, blockwise_kernel.WORKSPACE // part.block_size))
     ]
-    q = torch.empty(heads, s.N, s.D, dtype=torch.bfloat16 if s.half else None, device="meta")
     scores = max(
         piece.blocks
         * piece.block_size
-        * min(heads, piece.heads_at_once(q, blockwise_kernel.WORKSPACE))
+        * min(heads, piece.heads_at_once(blockwise_kernel.WORKSPACE))
         for piece in pieces
     )
     gradients = {"gradients of q, k and v, in fp32": 3 * s.fp32}
@@ -229,10 +253,28 @@ def local(s: Sizes, options: Any) -> Terms:
 
 
 def shifted(s: Sizes, options: Any) -> Terms:
-    """On a sequence."""
+    """On a sequence. Backward, windows are copied together, some at a time."""
     (T,), (shift,) = options.windows, options.shifts
     parts = shifted_window._sequence_parts(s.N, T, shift, causal=s.causal)
-    return blockwise(s, parts, parts, s.heads)
+    if not s.backward:
+        return blockwise(s, parts, parts, s.heads)
+    scores, rows = 0, 0
+    for part in parts:
+        heads, windows = at_once(part, s.heads, s.D)
+        together = heads * min(windows, part.blocks) * part.rows
+        scores, rows = max(scores, together * part.rows), max(rows, together)
+    return {
+        "masks": sum(0 if part.mask is None else part.mask.nbytes for part in parts),
+        "answer": s.tensor,
+        "its log-sum-exp": s.heads * s.N * FP32,
+        "gradients of q, k and v": 3 * s.tensor,
+        "rows of q, k, v, out, its gradient, and those found": 6 * rows * s.D * s.itemsize,
+        "q, k and out in fp32": s.half * 3 * rows * s.D * FP32,
+        "exponents": rows * FP32,
+        "weights and their gradients": 2 * scores * FP32,
+        "weights and their gradients, narrow": s.half * 3 * scores * s.itemsize,
+        "mask to base 2": max(0 if part.mask is None else part.mask.nbytes for part in parts),
+    }
 
 
 def favor(s: Sizes, options: Any) -> Terms:
@@ -297,13 +339,23 @@ def favor_noncausal(s: Sizes, R: int) -> Terms:
 
 
 def product_workspace(heads: int, n: int, R: int, D: int) -> int:
-    """What oneDNN takes for itself in a half-precision product over the tokens: asked of it."""
+    """What oneDNN takes for itself in a half-precision product over the tokens."""
     phi, v = (torch.ones(heads, n, width, dtype=torch.bfloat16) for width in (R, D))
     out = torch.empty(heads, R, D, dtype=torch.bfloat16)
+    return asked_of(lambda: torch.bmm(phi.transpose(-1, -2), v, out=out))
 
-    def product() -> None:
-        torch.bmm(phi.transpose(-1, -2), v, out=out)
 
+def mixing_workspace(s: Sizes, k: int) -> int:
+    """The same in the gradient of E, from those of the projected keys and the keys."""
+    gradient, keys = (
+        torch.ones(rows, s.heads // s.batch * s.D, dtype=torch.bfloat16) for rows in (k, s.N)
+    )
+    out = torch.empty(k, s.N, dtype=torch.bfloat16)
+    return asked_of(lambda: torch.mm(gradient, keys.T, out=out))
+
+
+def asked_of(product: Callable[[], object]) -> int:
+    """Bytes that a product takes beside its output."""
     product()
     return memory.peak_tensor_bytes(product, "cpu").tensor_bytes or 0
 

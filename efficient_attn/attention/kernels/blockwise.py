@@ -6,7 +6,9 @@ gradients are taken here from output and log-sum-exp (Dao et al. 2022, "FlashAtt
 algorithm 4), head by head, in two workspaces that stay in the cache:
 
     P = exp(q kᵀ/√D + mask − lse),  dS = P∘(g vᵀ − Σ g·out),
-    dq = dS k/√D,  dk = dSᵀ q/√D,  dv = Pᵀ g,  dbias = Σ dS
+    dq = dS k/√D,  dk = dSᵀ q/√D,  dv = Pᵀ g
+
+Windows that do not overlap have gradients of their own (`windows`).
 
 The exponential is taken to base 2: that one is fast at −inf, where the natural one is not. Weights
 below 2⁻¹⁰⁰ become 0: subnormal numbers slow a matrix product down forty times.
@@ -23,13 +25,11 @@ from torch import Tensor
 
 from efficient_attn.attention.kernels.flash import differentiable_gradients, flash, under_autocast
 from efficient_attn.attention.kernels.packing import come_packed, side_by_side
-from efficient_attn.attention.kernels.parts import GATHERED, IndexedPart, Part
+from efficient_attn.attention.kernels.parts import GATHERED, Part
+from efficient_attn.attention.kernels.windows import LEAST_WEIGHT, LOG2_E, fill_gradients
 
 WORKSPACE = 2 * 2**20
 """Scores in each workspace of the backward pass, but for a block that has more."""
-
-_LOG2_E = math.log2(math.e)
-_LEAST_WEIGHT = 2.0**-100
 
 Plan = Sequence[Sequence[Part]]
 """The parts of every sample, which together hold all its queries, or one list for all samples."""
@@ -151,15 +151,19 @@ def _backward(
     work = torch.promote_types(q.dtype, torch.float32)
     if gradient.stride(-1) != 1:
         gradient = gradient.contiguous()
-    # Rows that stand one after the other: products are added to them in place.
-    stored = all(isinstance(part, IndexedPart) for parts in plan for part in parts)
-    make = q.new_empty if stored else q.new_zeros
-    found = [make(q.shape, dtype=work) for _ in range(3)]
     dbias = None if bias is None else bias.new_zeros(bias.shape, dtype=work)
-    tensors = (gradient, q, k, v, out, lse, *found)
-    for parts, views in _samples(plan, _alike(plan, bias), *tensors):
-        _sample_gradients(parts, views, bias, dbias)
-    if come_packed(q, k, v):
+    windows = all(part.own for parts in plan for part in parts)
+    packed = come_packed(q, k, v)
+    if windows:  # every row is written once
+        found = side_by_side(q, q.dtype) if packed else [torch.empty_like(x) for x in (q, k, v)]
+    else:
+        found = [q.new_zeros(q.shape, dtype=work) for _ in range(3)]
+    for parts, views in _samples(plan, _alike(plan, bias), gradient, q, k, v, out, lse, *found):
+        if windows:
+            fill_gradients(parts, views, bias, dbias)
+        else:
+            _add_sample_gradients(parts, views)
+    if packed and not windows:
         pairs = zip(side_by_side(q, q.dtype), found, strict=True)
         found = [into.copy_(x) for into, x in pairs]
     dq, dk, dv = (x.to(q.dtype) for x in found)
@@ -176,7 +180,8 @@ def _samples(
     merge: with the same parts for all, take samples as further heads, where the strides let them.
     """
     B, H = tensors[0].shape[:2]
-    if B == 1 or (merge and all(x.stride(0) == H * x.stride(1) for x in tensors)):
+    one = H == 1 or all(x.stride(0) == H * x.stride(1) for x in tensors)
+    if B == 1 or (merge and one):
         yield plan[0], [x.flatten(0, 1) for x in tensors]
         return
     for b in range(B):
@@ -189,57 +194,38 @@ def _alike(plan: Plan, bias: Tensor | None) -> bool:
     return len(plan) == 1 and bias is None and all(mask.shape[1] == 1 for mask in masks)
 
 
-def _sample_gradients(
-    parts: Sequence[Part], views: Sequence[Tensor], bias: Tensor | None, dbias: Tensor | None
-) -> None:
-    """Add to dq, dk, dv [H, N, D], the last of the views, and to dbias [H, T, T] what the parts of
-    a sample give."""
+def _add_sample_gradients(parts: Sequence[Part], views: Sequence[Tensor]) -> None:
+    """Add to dq, dk, dv [H, N, D], the last of the views, what the parts of a sample give."""
     g, q, k, v, out, lse, dq, dk, dv = views
-    exponents = lse[..., None] * -_LOG2_E
+    exponents = lse[..., None] * -LOG2_E
     pairs = zip(g, out, strict=True)
     dots = torch.stack([-(a.to(dq.dtype) * b).sum(-1, keepdim=True) for a, b in pairs])
     pieces = [piece for part in parts for piece in part.split(WORKSPACE // part.block_size or 1)]
-    together = [min(len(q), piece.heads_at_once(q, WORKSPACE)) for piece in pieces]
+    together = [min(len(q), piece.heads_at_once(WORKSPACE)) for piece in pieces]
     batches = zip(pieces, together, strict=True)
     space = dq.new_empty(2, max(part.blocks * part.block_size * heads for part, heads in batches))
-    for part, heads in zip(pieces, together, strict=True):
-        tensors = (g, q, k, v, exponents, dots, dq, dk, dv)
-        _part_gradients(part, heads, tensors, bias, dbias, space)
+    tensors = (g, q, k, v, exponents, dots, dq, dk, dv)
+    for part, step in zip(pieces, together, strict=True):
+        _add_part_gradients(part, step, tensors, space)
 
 
-def _part_gradients(
-    part: Part,
-    together: int,
-    tensors: Sequence[Tensor],
-    bias: Tensor | None,
-    dbias: Tensor | None,
-    space: Tensor,
+def _add_part_gradients(
+    part: Part, together: int, tensors: Sequence[Tensor], space: Tensor
 ) -> None:
-    """Add what a part gives to dq, dk, dv [H, N, D], the last of the tensors, and to dbias, some
-    heads together at a time."""
-    window = slice(part.slot, part.slot + part.rows)
-    mask = None if part.mask is None else part.mask * _LOG2_E
-    if bias is not None:
-        bias = bias[:, window, window].to(space.dtype) * _LOG2_E
+    """Add to dq, dk, dv [H, N, D], the last of the tensors, some heads together at a time."""
+    mask = None if part.mask is None else (part.mask * LOG2_E).transpose(0, 1)
     for first in range(0, len(tensors[1]), together):
         heads = slice(first, first + together)
-        added = None if mask is None else mask[:, heads] if mask.shape[1] > 1 else mask
-        biases = None if bias is None else bias[heads]
-        dS = _add_gradients(part, [x[heads] for x in tensors], added, biases, space)
-        if dbias is not None:
-            dbias[heads, window, window] += dS.sum(1)
+        added = mask if mask is None or len(mask) == 1 else mask[heads]
+        _add_gradients(part, [x[heads] for x in tensors], added, space)
 
 
 def _add_gradients(
-    part: Part,
-    tensors: Sequence[Tensor],
-    mask: Tensor | None,
-    bias: Tensor | None,
-    space: Tensor,
-) -> Tensor:
-    """Add to dq, dk, dv [h, N, D], the last of the tensors; return dS [h, blocks, rows, span].
+    part: Part, tensors: Sequence[Tensor], mask: Tensor | None, space: Tensor
+) -> None:
+    """Add to dq, dk, dv [h, N, D], the last of the tensors.
 
-    mask: [1 or blocks, 1 or h, 1 or rows, span], bias: [h, rows, span], to base 2.
+    mask: [1 or h, 1 or blocks, 1 or rows, span], to base 2.
     """
     g, q, k, v, exponents, dots, dq, dk, dv = tensors
     scale = q.shape[-1] ** -0.5
@@ -249,18 +235,15 @@ def _add_gradients(
     shape = (len(q), part.blocks, part.rows, part.span)
     P, dS = (x[: math.prod(shape)].view(shape) for x in space)
     flat_P, flat_dS = P.flatten(0, 1), dS.flatten(0, 1)
-    torch.baddbmm(exponent, queries, keys.mT, alpha=scale * _LOG2_E, out=flat_P)
+    torch.baddbmm(exponent, queries, keys.mT, alpha=scale * LOG2_E, out=flat_P)
     if mask is not None:
-        _add_mask(P, mask.transpose(0, 1), part)
-    if bias is not None:
-        P += bias[:, None]
-    torch.threshold_(P.exp2_(), _LEAST_WEIGHT, 0.0)
+        _add_mask(P, mask, part)
+    torch.threshold_(P.exp2_(), LEAST_WEIGHT, 0.0)
     torch.baddbmm(dot, gradients, values.mT, out=flat_dS)
     dS.mul_(P)
     part.add_to_queries(dq, flat_dS, keys, scale)
     part.add_to_keys(dk, flat_dS, queries, scale)
     part.add_to_keys(dv, flat_P, gradients, 1.0)
-    return dS
 
 
 def _add_mask(scores: Tensor, mask: Tensor, part: Part) -> None:

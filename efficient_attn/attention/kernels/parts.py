@@ -37,6 +37,11 @@ class Part:
     slot: int = 0
 
     @property
+    def own(self) -> bool:
+        """Whether every block sees the keys of its own rows alone: a window."""
+        return (self.key, self.span) == (self.first, self.rows)
+
+    @property
     def block_size(self) -> int:
         """Scores of one block and head."""
         return self.rows * self.span
@@ -53,10 +58,14 @@ class Part:
         """Put values [blocks, h, rows, D] where `queries` reads."""
         self.queries(x).copy_(values)
 
+    def gather(self, x: Tensor, out: Tensor) -> Tensor:
+        """What `queries` reads, heads outside: copied into out [h, blocks, rows, D]."""
+        return out.copy_(self.queries(x).transpose(0, 1))
+
     # For products in batches: heads outside, blocks inside, one of one head or all of one block.
 
-    def heads_at_once(self, x: Tensor, scores: int) -> int:
-        """Heads of x [H, N, D] that make a batch of at most so many scores."""
+    def heads_at_once(self, scores: int) -> int:
+        """Heads that make a batch of at most so many scores."""
         return max(1, scores // self.block_size) if self.blocks == 1 else 1
 
     def query_batch(self, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -129,33 +138,15 @@ class IndexedPart(Part):
         return self.queries(x)
 
     def store(self, x: Tensor, values: Tensor) -> None:
-        rows = values.transpose(1, 2).reshape(-1, values.shape[1], values.shape[3])
+        rows = values.transpose(1, 2).reshape(-1, values.shape[1], values.shape[3]).to(x.dtype)
         index, rows = self._of_tokens(rows)
         x.transpose(0, 1).index_copy_(0, index, rows)
 
-    def heads_at_once(self, x: Tensor, scores: int) -> int:
-        per_head = self.blocks * self.rows * x.shape[2] * x.element_size()
-        return max(1, min(scores // (self.blocks * self.block_size), GATHERED // per_head))
-
-    def query_batch(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def gather(self, x: Tensor, out: Tensor) -> Tensor:
         assert self.index is not None
-        if len(x) == 1:  # a plain matrix is the fastest to gather from
-            rows = x[0].index_select(0, self.index.flatten())
-        else:
-            rows = x.index_select(1, self.index.flatten())
-        return rows.view(-1, self.rows, x.shape[2]).to(dtype)
-
-    def key_batch(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        return self.query_batch(x, dtype)
-
-    def add_to_queries(self, x: Tensor, left: Tensor, right: Tensor, factor: float) -> None:
-        """The only part that has these rows stores them."""
-        product = (left @ right).mul_(factor).view(len(x), -1, x.shape[2])
-        index, rows = self._of_tokens(product.transpose(0, 1))
-        x.index_copy_(1, index, rows.transpose(0, 1))
-
-    def add_to_keys(self, x: Tensor, left: Tensor, right: Tensor, factor: float) -> None:
-        self.add_to_queries(x, left.mT, right, factor)
+        flat = out.view(len(x), -1, x.shape[2])
+        torch.index_select(x, 1, self.index.flatten(), out=flat)
+        return out
 
     def _of_tokens(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens, each once, and their rows of [blocks·rows, ...]."""

@@ -21,7 +21,6 @@ from torch import Tensor
 from efficient_attn.attention.kernels.flash import differentiable_gradients
 from efficient_attn.attention.kernels.performer_pieces import (
     Call,
-    Workspace,
     aligned,
     decay_,
     exp_,
@@ -32,6 +31,7 @@ from efficient_attn.attention.kernels.performer_pieces import (
     spans,
     times,
 )
+from efficient_attn.attention.kernels.workspace import Workspace
 
 CHUNK = 128
 

@@ -1,7 +1,7 @@
 """What the kernels of performer share: work cut into pieces that stay in the cache, and φ.
 
 A piece is one span of the tokens of a few heads. All pieces of a call write their temporaries into
-the same memory, for fresh memory costs more than the arithmetic on it.
+the same memory.
 """
 
 from __future__ import annotations
@@ -12,30 +12,12 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from efficient_attn.attention.kernels.workspace import Workspace
+
 ROWS, ELEMENTS = 4096, 1 << 20
 ALIGNED = 16
 
 Heads = tuple[slice, slice]
-
-
-class Workspace:
-    """Temporaries by name, made once and used again at other shapes."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self._memory: dict[str, Tensor] = {}
-
-    def __call__(self, name: str, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """An uninitialised tensor; it overwrites the one that had this name before."""
-        size = math.prod(shape)
-        memory = self._memory.get(name)
-        if memory is None or memory.numel() < size:
-            memory = self._memory[name] = torch.empty(size, dtype=dtype or self.dtype, device="cpu")
-        return memory[:size].view(shape)
-
-    def cast(self, name: str, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """x itself where it has the type, else a copy in it."""
-        return x if x.dtype == dtype else self(name, *x.shape, dtype=dtype).copy_(x)
 
 
 class Call:

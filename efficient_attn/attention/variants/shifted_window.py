@@ -24,7 +24,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +33,16 @@ from torch import Tensor, nn
 from efficient_attn.attention.arithmetic import attention_flops
 from efficient_attn.attention.blocks import block_count, cut, join, merge_heads
 from efficient_attn.attention.errors import OptionError, as_pair, require_choice, require_int
-from efficient_attn.attention.kernels.blockwise import blockwise_attention
+from efficient_attn.attention.grid import (
+    Grid,
+    Windows,
+    cut_grid,
+    kept_index,
+    kept_windows,
+    relative_index,
+    window_index,
+)
+from efficient_attn.attention.kernels.blockwise import Plan, blockwise_attention
 from efficient_attn.attention.kernels.flash import hand_written
 from efficient_attn.attention.kernels.parts import IndexedPart, Part
 from efficient_attn.attention.masks import (
@@ -276,7 +284,7 @@ class ShiftedWindow(AttentionVariant):
         else:
             height, width = self.options.windows
             kept = device.type == "cpu" and not torch.compiler.is_compiling()
-            index = _kept_index(height, width) if kept else _window_index(height, width, device)
+            index = kept_index(height, width) if kept else window_index(height, width, device)
             bias = self._entries(index)
         return None if bias is None else bias[0]
 
@@ -354,18 +362,39 @@ class ShiftedWindow(AttentionVariant):
 
         if dropout_p or not hand_written(q, k, v, bias) or q.shape[-1] != v.shape[-1]:
             return formula(q, k, v, bias)
+        plan = self._plan(windows, exists, in_order=False)
+        return blockwise_attention(q, k, v, plan, formula, bias)
+
+    def order(self, N: int) -> tuple[Tensor, Tensor] | None:
+        """Window after window, on a grid of whole windows."""
+        if self.options.grid is None:
+            return None
+        windows = self._windows(N, torch.device("cpu"))
+        if windows.tokens.numel() != N:  # each token too many would be projected as well
+            return None
+        return windows.tokens.flatten(), windows.slot_of
+
+    def attend_in_order(self, q: Tensor, k: Tensor, v: Tensor, exists: Tensor | None) -> Tensor:
+        windows = kept_windows(*self._grid)
+
+        def formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+            return _in_windows(q, k, v, windows, windows.keep(exists), bias, 0.0)
+
+        plan = self._plan(windows, exists, in_order=True)
+        return blockwise_attention(q, k, v, plan, formula, self._window_bias(q.device, None))
+
+    def _plan(self, windows: Windows, exists: Tensor | None, *, in_order: bool) -> Plan:
+        """The windows as blocks of rows in the `order`, or in that of the tokens."""
         if exists is None or bool(exists.all()):
-            plans = _grid_plans(*self._grid)
-        else:
-            plans = _masked_plans(windows, windows.keep(exists))
-        return blockwise_attention(q, k, v, plans[0], formula, bias, plans[1])
+            return _kept_plans(*self._grid)[in_order]
+        return _masked_plan(_blocks(windows)[in_order], windows.keep(exists))
 
     @property
-    def _grid(self) -> _Grid:
+    def _grid(self) -> Grid:
         assert self.options.grid is not None
         return self.options.grid, self.options.windows, self.options.shifts
 
-    def _windows(self, N: int, device: torch.device) -> _Windows:
+    def _windows(self, N: int, device: torch.device) -> Windows:
         assert self.options.grid is not None
         rows, columns = self.options.grid
         if rows * columns != N:
@@ -373,8 +402,8 @@ class ShiftedWindow(AttentionVariant):
                 f"grid={self.options.grid}: holds {rows * columns} tokens, the input has {N}"
             )
         if device.type == "cpu" and not torch.compiler.is_compiling():
-            return _kept_windows(*self._grid)
-        return _cut_grid(*self._grid, device)
+            return kept_windows(*self._grid)
+        return cut_grid(*self._grid, device)
 
     def _positions(self, N: int, device: torch.device) -> Tensor:
         """Coordinates [N, axes] of the tokens."""
@@ -389,7 +418,7 @@ class ShiftedWindow(AttentionVariant):
 
         Pairs further apart than a window, which are never seen, read an entry of no meaning.
         """
-        return self._entries(_relative_index(queries, keys, self.options.windows))
+        return self._entries(relative_index(queries, keys, self.options.windows))
 
     def _entries(self, index: Tensor) -> Tensor:
         """Bias [1, H, N, M] of the entries [N, M]."""
@@ -397,107 +426,36 @@ class ShiftedWindow(AttentionVariant):
         return rearrange(self.relative_bias[index], "n m h -> 1 h n m")
 
 
-def _relative_index(queries: Tensor, keys: Tensor, windows: tuple[int, ...]) -> Tensor:
-    """Entries [N, M] of the bias for coordinates [N, axes] and [M, axes]."""
-    index = torch.zeros(1, 1, dtype=torch.long, device=queries.device)
-    for axis, size in enumerate(windows):
-        offset = queries[:, None, axis] - keys[None, :, axis]
-        index = index * (2 * size - 1) + (offset + size - 1).clamp(0, 2 * size - 2)
-    return index
-
-
-def _window_index(height: int, width: int, device: torch.device | str) -> Tensor:
-    """Entries [T, T] of the bias for the slots of a window of a grid."""
-    rows, columns = (torch.arange(size, device=device) for size in (height, width))
-    slots = torch.cartesian_prod(rows, columns)
-    return _relative_index(slots, slots, (height, width))
-
-
-_Grid = tuple[tuple[int, int], tuple[int, ...], tuple[int, ...]]
-"""(rows, columns), and window and shift along each of them."""
-
-
-class _Windows(NamedTuple):
-    """tokens, group: [windows, T], the token in each slot (0 for padding, whose group is −2) and
-    its group; slot_of: [N], the slot of each token; whole: every window is one group."""
-
-    tokens: Tensor
-    group: Tensor
-    slot_of: Tensor
-    whole: bool
-
-    def keep(self, exists: Tensor | None) -> Tensor | None:
-        """Bool [1 or B, windows, T or 1, T] for keys that exist [B, N]; None = all are seen."""
-        keep = None
-        if not self.whole:
-            group = self.group
-            keep = (group[:, :, None] == group[:, None, :]) & (group != -2)[:, None, :]
-            keep = keep[None]
-        if exists is not None:
-            keep = intersect(keep, exists[:, self.tokens][:, :, None])
-        return keep
-
-
-def _cut_grid(
-    grid: tuple[int, int],
-    sizes: tuple[int, ...],
-    shifts: tuple[int, ...],
-    device: torch.device | str,
-) -> _Windows:
-    vertical, horizontal = (
-        _cut(length, size, 0 if length <= size else shift, device)
-        for length, size, shift in zip(grid, sizes, shifts, strict=True)
-    )
-    return _cross(vertical, horizontal, grid[1])
-
-
-# These depend on sizes alone, and would take a tenth of a call. They must serve all calls to come,
-# whatever mode this one is in.
-
-
 @lru_cache(maxsize=16)
-def _kept_index(height: int, width: int) -> Tensor:
-    with torch.inference_mode(False):
-        return _window_index(height, width, "cpu")
-
-
-@lru_cache(maxsize=16)
-def _kept_windows(
+def _kept_plans(
     grid: tuple[int, int], sizes: tuple[int, ...], shifts: tuple[int, ...]
-) -> _Windows:
+) -> tuple[Plan, Plan]:
     with torch.inference_mode(False):
-        return _cut_grid(grid, sizes, shifts, "cpu")
+        windows = kept_windows(grid, sizes, shifts)
+        apart, together = (_masked_plan(part, windows.keep(None)) for part in _blocks(windows))
+        return apart, together
 
 
-@lru_cache(maxsize=16)
-def _grid_plans(
-    grid: tuple[int, int], sizes: tuple[int, ...], shifts: tuple[int, ...]
-) -> tuple[list[list[IndexedPart]], list[list[IndexedPart]]]:
-    with torch.inference_mode(False):
-        windows = _kept_windows(grid, sizes, shifts)
-        return _masked_plans(windows, windows.keep(None))
-
-
-def _masked_plans(
-    windows: _Windows, keep: Tensor | None
-) -> tuple[list[list[IndexedPart]], list[list[IndexedPart]]]:
-    """The windows as blocks, for either pass; keep: [1 or B, windows, T or 1, T] or None.
-
-    Forward, windows that need no mask, which come first, are a part of their own.
-    """
+def _blocks(windows: Windows) -> tuple[Part, Part]:
+    """The windows among rows in the order of the tokens, and among rows in that of the windows."""
     count, T = windows.tokens.shape
     real = None if windows.tokens.numel() == len(windows.slot_of) else windows.group != -2
-    part = IndexedPart(count, T, 0, T, 0, index=windows.tokens, real=real)
+    apart = IndexedPart(count, T, 0, T, 0, index=windows.tokens, real=real)
+    return apart, Part(count, T, 0, T, 0)
+
+
+def _masked_plan(part: Part, keep: Tensor | None) -> Plan:
+    """keep: [1 or B, windows, T or 1, T] or None. Windows that need no mask, which come first, are
+    a part of their own."""
     if keep is None:
-        return [[part]], [[part]]
-    forward, backward = [], []
+        return [[part]]
+    plan = []
     for seen in keep:
         free = int(seen.flatten(1).all(-1).long().cumprod(0).sum())
         masked = replace(part, mask=_hiding(seen)[:, None])
-        parts = [part.piece(0, free), masked.piece(free, count - free)]
-        forward.append([part for part in parts if part.blocks])
-        backward.append([masked if free < count else part])
-    return forward, backward
+        parts = [part.piece(0, free), masked.piece(free, part.blocks - free)]
+        plan.append([part for part in parts if part.blocks])
+    return plan
 
 
 def _hiding(seen: Tensor) -> Tensor:
@@ -509,25 +467,35 @@ def _grid_formula(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    windows: _Windows,
+    windows: Windows,
     keep: Tensor | None,
     bias: Tensor | None,
     dropout_p: float,
 ) -> Tensor:
     """Attention within the windows; keep: [1 or B, windows, T or 1, T], bias: [H, T, T]."""
+    q, k, v = (x.index_select(2, windows.tokens.flatten()) for x in (q, k, v))
+    out = _in_windows(q, k, v, windows, keep, bias, dropout_p)
+    return out.index_select(2, windows.slot_of)
+
+
+def _in_windows(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    windows: Windows,
+    keep: Tensor | None,
+    bias: Tensor | None,
+    dropout_p: float,
+) -> Tensor:
+    """The same for rows that stand in the order of the windows."""
     B, T = q.shape[0], windows.tokens.shape[1]
-
-    def partition(x: Tensor) -> Tensor:
-        rows = x.transpose(1, 2).index_select(1, windows.tokens.flatten())
-        return rearrange(rows, "b (c t) h d -> (b c) h t d", t=T)
-
     if keep is not None:
         keep = rearrange(keep.expand(B, -1, -1, -1), "b c i j -> (b c) 1 i j")
     if bias is not None:
         bias = bias[None]
-    out = masked_attention(partition(q), partition(k), partition(v), keep, bias, dropout_p)
-    rows = rearrange(out, "(b c) h t d -> b (c t) h d", b=B)
-    return rows.index_select(1, windows.slot_of).transpose(1, 2)
+    q, k, v = (rearrange(x, "b h (c t) d -> (b c) h t d", t=T) for x in (q, k, v))
+    out = masked_attention(q, k, v, keep, bias, dropout_p)
+    return rearrange(out, "(b c) h t d -> b h (c t) d", b=B)
 
 
 def _sequence_parts(N: int, T: int, shift: int, *, causal: bool) -> list[Part]:
@@ -552,39 +520,3 @@ def _hidden(part: Part, exists: Tensor) -> Part:
     stop = part.key + part.blocks * part.rows
     hidden = _hiding(exists[part.key : stop].view(part.blocks, 1, 1, part.span))
     return replace(part, mask=hidden if part.mask is None else part.mask + hidden)
-
-
-def _cut(length: int, window: int, shift: int, device: torch.device | str) -> _Windows:
-    """Cut one axis, padded to whole windows and then rolled by −shift."""
-    padded = -(-length // window) * window
-    tokens = (torch.arange(padded, device=device) + shift) % padded
-    group = torch.where(tokens < length, (tokens - shift).div(window, rounding_mode="floor"), -2)
-    slot_of = (torch.arange(length, device=device) - shift) % padded
-    tokens = torch.where(tokens < length, tokens, 0)
-    whole = shift == 0 and padded == length
-    return _Windows(tokens.view(-1, window), group.view(-1, window), slot_of, whole)
-
-
-def _cross(vertical: _Windows, horizontal: _Windows, columns: int) -> _Windows:
-    """Windows of a grid from those of its axes."""
-
-    def combine(rows: Tensor, cols: Tensor, stride: int) -> Tensor:
-        grid = rows[:, None, :, None] * stride + cols[None, :, None, :]
-        return rearrange(grid, "a b i j -> (a b) (i j)")
-
-    tokens = combine(vertical.tokens, horizontal.tokens, columns)
-    # A group is named by its row group and its column group; −1 and −2 are names like others.
-    names = columns + 3
-    group = combine(vertical.group + 2, horizontal.group + 2, names)
-    padding = combine((vertical.group == -2).int(), (horizontal.group == -2).int(), 2) > 0
-    group = torch.where(padding, -2, group)
-    height, width = vertical.tokens.shape[1], horizontal.tokens.shape[1]
-    v, h = vertical.slot_of[:, None], horizontal.slot_of[None, :]
-    window = (v // height) * horizontal.tokens.shape[0] + h // width
-    within = (v % height) * width + h % width
-    # Windows of one group come first: they need no mask.
-    mixed = (group != group[:, :1]).any(-1)
-    order = mixed.byte().argsort(stable=True)
-    place = order.argsort()
-    slot_of = (place[window] * (height * width) + within).flatten()
-    return _Windows(tokens[order], group[order], slot_of, vertical.whole and horizontal.whole)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from attention.mutants.base import (
     FULL,
+    GRID,
+    KERNELS,
     LINFORMER,
     LOCAL,
     MASKS,
     PERFORMER,
     PERFORMER_KERNEL,
     SHIFTED,
+    WINDOWS,
     Mutation,
 )
 
@@ -211,7 +214,7 @@ DIVISIBILITY = [
         9,
         "the roll joins far corners",
         "shifted_window",
-        SHIFTED,
+        GRID,
         '(tokens - shift).div(window, rounding_mode="floor"), -2)',
         "torch.zeros_like(tokens), -2)",
     ),
@@ -219,7 +222,7 @@ DIVISIBILITY = [
         9,
         "an axis shorter than its window is shifted",
         "shifted_window",
-        SHIFTED,
+        GRID,
         "0 if length <= size else shift",
         "shift",
     ),
@@ -259,9 +262,25 @@ DIVISIBILITY = [
         9,
         "its kernel lets rows that no token has take part",
         "shifted_window",
-        SHIFTED,
+        GRID,
         "& (group != -2)[:, None, :]",
         "",
+    ),
+    Mutation(
+        9,
+        "the gradient of the bias is that of the last windows only",
+        "shifted_window",
+        WINDOWS,
+        "dbias[some, window, window] += dS.sum(1)",
+        "dbias[some, window, window] = dS.sum(1)",
+    ),
+    Mutation(
+        9,
+        "gradients come back in the order of the windows",
+        "shifted_window",
+        f"{KERNELS}/order.py",
+        "return reordered(gradient, place, order), None, None",
+        "return gradient, None, None",
     ),
 ]
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from attention.mutants.base import FULL, LINFORMER, LOCAL, MULTIHEAD, PERFORMER, SHIFTED, Mutation
+from attention.mutants.base import (
+    FULL,
+    GRID,
+    LINFORMER,
+    LOCAL,
+    MULTIHEAD,
+    PERFORMER,
+    SHIFTED,
+    Mutation,
+)
 
 SHAPES = [
     Mutation(
@@ -17,7 +26,7 @@ SHAPES = [
         10,
         "axes of the bias swapped",
         "shifted_window",
-        SHIFTED,
+        GRID,
         "torch.cartesian_prod(rows, columns)",
         "torch.cartesian_prod(columns, rows)",
     ),

@@ -13,6 +13,7 @@ from attention.mutants.base import (
     PERFORMER,
     PERFORMER_CAUSAL,
     SHIFTED,
+    WINDOWS,
     Mutation,
 )
 
@@ -233,8 +234,24 @@ PADDING = [
         "its kernel forgets the padding of a grid",
         "shifted_window",
         SHIFTED,
-        "plans = _masked_plans(windows, windows.keep(exists))",
-        "plans = _grid_plans(*self._grid)",
+        "return _masked_plan(_blocks(windows)[in_order], windows.keep(exists))",
+        "return _kept_plans(*self._grid)[in_order]",
+    ),
+    Mutation(
+        3,
+        "a module that puts its tokens in order forgets their padding",
+        "shifted_window",
+        MULTIHEAD,
+        "self.core.attend_in_order(*self._project(x, x, x), exists)",
+        "self.core.attend_in_order(*self._project(x, x, x), None)",
+    ),
+    Mutation(
+        3,
+        "the gradients of windows forget the mask",
+        "shifted_window",
+        WINDOWS,
+        "if piece.mask is not None:",
+        "if False:",
     ),
 ]
 
