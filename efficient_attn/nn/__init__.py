@@ -4,7 +4,8 @@ from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLaye
 from efficient_attn.nn.encoder import TransformerEncoder, TransformerEncoderLayer
 from efficient_attn.nn.feedforward import ShortConvolution
 from efficient_attn.nn.generation import Generated, generate
-from efficient_attn.nn.models import ImageClassifier, LanguageModel, SequenceClassifier
+from efficient_attn.nn.language_model import LanguageModel
+from efficient_attn.nn.models import ImageClassifier, SequenceClassifier
 from efficient_attn.nn.positions import LearnedPositions, SinusoidalPositions, make_positions
 
 __all__ = [
