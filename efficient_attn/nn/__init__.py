@@ -1,5 +1,6 @@
 """What stands around attention: positions, encoder and decoder blocks, small models."""
 
+from efficient_attn.nn.block import StochasticDepth
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
 from efficient_attn.nn.encoder import TransformerEncoder, TransformerEncoderLayer
 from efficient_attn.nn.feedforward import ShortConvolution
@@ -7,6 +8,7 @@ from efficient_attn.nn.generation import Generated, generate
 from efficient_attn.nn.language_model import LanguageModel
 from efficient_attn.nn.models import ImageClassifier, SequenceClassifier
 from efficient_attn.nn.positions import LearnedPositions, SinusoidalPositions, make_positions
+from efficient_attn.nn.transformer import Transformer
 
 __all__ = [
     "Generated",
@@ -16,6 +18,8 @@ __all__ = [
     "SequenceClassifier",
     "ShortConvolution",
     "SinusoidalPositions",
+    "StochasticDepth",
+    "Transformer",
     "TransformerDecoder",
     "TransformerDecoderLayer",
     "TransformerEncoder",
