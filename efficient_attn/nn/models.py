@@ -16,7 +16,13 @@ from efficient_attn.nn.trunk import EncoderSettings, Trunk, initialise
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["EncoderSettings", "ImageClassifier", "LanguageModel", "SequenceClassifier", "masked_mean"]
+__all__ = [
+    "EncoderSettings",
+    "ImageClassifier",
+    "LanguageModel",
+    "SequenceClassifier",
+    "masked_mean",
+]
 
 
 class SequenceClassifier(nn.Module):
