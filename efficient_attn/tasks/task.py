@@ -86,6 +86,10 @@ class Task(ABC):
     def baselines(self) -> dict[str, float]:
         """The metric of trivial predictors on the test split, by name; includes "chance"."""
 
+    def sample(self, model: nn.Module) -> str | None:
+        """Text that the trained model makes, the same every time; None where there is none."""
+        return None
+
     def provenance(self) -> dict[str, Any]:
         """What identifies the data, for records of tasks that read files."""
         return {}
