@@ -1,6 +1,7 @@
 """Positions added to embeddings."""
 
 import math
+from itertools import accumulate
 
 import pytest
 import torch
@@ -30,6 +31,33 @@ def test_learned_positions_refuse_longer_inputs() -> None:
     assert positions(torch.zeros(2, 3, 8)).shape == (2, 3, 8)
     with pytest.raises(ValueError, match=r"5 tokens.*max_len=5"):
         positions(torch.zeros(2, 5, 8))
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "none"])
+@pytest.mark.parametrize("sizes", [[0, 12], [1, 11], [3, 2, 7], [8, 4]], ids=str)
+def test_pieces_from_a_start_are_the_whole(kind: str, sizes: list[int]) -> None:
+    """Rows kept ready and rows beyond them alike: 8 of the sinusoids are kept, 12 are asked for."""
+    positions = make_positions(kind, 12 if kind == "learned" else 8, 6)
+    x = torch.randn(2, 12, 6)
+    starts = accumulate(sizes, initial=0)
+    pieces = [
+        positions(piece, start=start)
+        for piece, start in zip(x.split(sizes, 1), starts, strict=False)
+    ]
+    torch.testing.assert_close(torch.cat(pieces, 1), positions(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_positions_before_the_first_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="start=-1"):
+        make_positions(kind, 4, 8)(torch.zeros(1, 2, 8), start=-1)
+
+
+def test_learned_positions_end_where_they_were_trained() -> None:
+    positions = make_positions("learned", 4, 8)
+    assert positions(torch.zeros(1, 2, 8), start=2).shape == (1, 2, 8)
+    with pytest.raises(ValueError, match=r"5 tokens.*max_len=5"):
+        positions(torch.zeros(1, 2, 8), start=3)
 
 
 def test_kinds() -> None:
