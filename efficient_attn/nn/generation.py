@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -210,17 +210,19 @@ def beam_search(
     while True:
         counts = position + 1 - task.lengths[rows]
         free, last = counts > 0, counts == task.max_new_tokens
-        scores, parents, tokens = _likeliest(live, logits, 2 * K)
-        ended = task.ends(tokens)
+        ahead = _likeliest(live, logits, 2 * K)
+        ended = task.ends(ahead.tokens)
         complete = (ended[:, :K] | last[:, None]) & free[:, None]
-        ratings = penalty.rate(scores[:, :K], counts[:, None]).masked_fill(~complete, -math.inf)
-        best.offer(rows, ratings, scores, parents, tokens, whole, position)
+        ratings = penalty.rate(ahead.scores[:, :K], counts[:, None]).masked_fill(
+            ~complete, -math.inf
+        )
+        best.offer(rows, ratings, ahead, whole, position)
 
         # At most K of the 2K have ended, so that K can go on.
-        scores, kept = scores.masked_fill(ended, -math.inf).topk(K)
+        scores, kept = ahead.scores.masked_fill(ended, -math.inf).topk(K)
         own = torch.arange(K, device=rows.device).expand(len(rows), K)
-        parents = torch.where(free[:, None], parents.gather(1, kept), own)
-        tokens = torch.where(free[:, None], tokens.gather(1, kept), whole[:, :, position])
+        parents = torch.where(free[:, None], ahead.parents.gather(1, kept), own)
+        tokens = torch.where(free[:, None], ahead.tokens.gather(1, kept), whole[:, :, position])
         live = torch.where(free[:, None], scores, live)
         hope = penalty.bound(live.amax(1), counts, task.max_new_tokens)
         left = (~free | ~(last | (best.ratings[rows] >= hope))).nonzero().squeeze(1)
@@ -264,36 +266,37 @@ class _Best:
         self.ratings = torch.full_like(self.scores, -math.inf)
 
     def offer(
-        self,
-        rows: Tensor,
-        ratings: Tensor,
-        scores: Tensor,
-        parents: Tensor,
-        tokens: Tensor,
-        whole: Tensor,
-        position: int,
+        self, rows: Tensor, ratings: Tensor, ahead: _Candidates, whole: Tensor, position: int
     ) -> None:
-        """Take over, for samples `rows` [A], what is rated [A, K] higher than before: the beams
-        `parents` of `whole` [A, K, W] with `tokens` at `position`."""
+        """Take over, for the samples `rows` [A], what is rated [A, K] higher than before: beams of
+        `whole` [A, K, W] with another token at `position`."""
         top, place = ratings.max(1)
         higher = (top > self.ratings[rows]).nonzero().squeeze(1)
         place, samples = place[higher], rows[higher]
         self.ratings[samples] = top[higher]
-        self.scores[samples] = scores[higher, place]
+        self.scores[samples] = ahead.scores[higher, place]
         self.counts[samples] = position + 1 - self.lengths[samples]
-        self.whole[samples] = whole[higher, parents[higher, place]]
-        self.whole[samples, position] = tokens[higher, place]
+        self.whole[samples] = whole[higher, ahead.parents[higher, place]]
+        self.whole[samples, position] = ahead.tokens[higher, place]
 
 
-def _likeliest(live: Tensor, logits: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best continuations, best first: log-probabilities, beams and tokens, each [A, count].
+class _Candidates(NamedTuple):
+    """Continuations of the beams of A samples, best first, each [A, count]."""
+
+    scores: Tensor
+    parents: Tensor
+    tokens: Tensor
+
+
+def _likeliest(live: Tensor, logits: Tensor, count: int) -> _Candidates:
+    """The best `count` continuations of the beams by one token.
 
     live: [A, K], log-probabilities of the beams; logits: [A·K, V].
     """
     K, V = live.shape[1], logits.shape[-1]
     scores = live.unsqueeze(2) + _log_probabilities(logits).unflatten(0, (-1, K))
     scores, places = scores.flatten(1).topk(count)
-    return scores, places // V, places % V
+    return _Candidates(scores, places // V, places % V)
 
 
 def _log_probabilities(logits: Tensor) -> Tensor:
