@@ -108,6 +108,7 @@ _DOCUMENTED: tuple[tuple[str, Kind | None, str], ...] = (
     ("train_seconds", "number", "training time, s"),
     ("curve", "text", "JSON list of [step, training loss]"),
     ("trials", "text", "JSON list: learning_rate, validation and status of each rate tried"),
+    ("sample", "text", "text that the trained model made"),
     # The environment.
     ("environment.python", "text", "Python version"),
     ("environment.torch", "text", "torch version"),

@@ -134,6 +134,7 @@ class AccuracyResult:
     baselines: metric of trivial predictors on the same test split (chance, majority, ...).
     curve: [step, training loss] pairs of the picked run.
     trials: one entry per learning rate: {"learning_rate", "validation", "status"}.
+    sample: text that the trained model made, for tasks that ask for some.
     """
 
     metric: str
@@ -148,6 +149,7 @@ class AccuracyResult:
     curve: list[list[float]]
     trials: list[dict[str, Any]]
     peak_rss_bytes: int | None
+    sample: str | None = None
 
 
 _NEW_IN_SCHEMA_2 = (

@@ -134,6 +134,7 @@ def fit(
         curve=best.curve,
         trials=[trial.to_dict() for trial in trials],
         peak_rss_bytes=None,
+        sample=task.sample(best.model),
     )
 
 

@@ -4,11 +4,14 @@ from efficient_attn.nn.block import StochasticDepth
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
 from efficient_attn.nn.encoder import TransformerEncoder, TransformerEncoderLayer
 from efficient_attn.nn.feedforward import ShortConvolution
-from efficient_attn.nn.models import ImageClassifier, LanguageModel, SequenceClassifier
+from efficient_attn.nn.generation import Generated, generate
+from efficient_attn.nn.language_model import LanguageModel
+from efficient_attn.nn.models import ImageClassifier, SequenceClassifier
 from efficient_attn.nn.positions import LearnedPositions, SinusoidalPositions, make_positions
 from efficient_attn.nn.transformer import Transformer
 
 __all__ = [
+    "Generated",
     "ImageClassifier",
     "LanguageModel",
     "LearnedPositions",
@@ -21,5 +24,6 @@ __all__ = [
     "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
+    "generate",
     "make_positions",
 ]

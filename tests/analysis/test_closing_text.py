@@ -14,6 +14,7 @@ from efficient_attn.analysis.report_text import (
     closing_table,
     print_closing,
     print_ranking,
+    print_samples,
     print_slopes,
 )
 from efficient_attn.analysis.terminal import number
@@ -167,3 +168,18 @@ def test_the_state_of_decoding_is_told() -> None:
     said = closing([known])
     assert "decoding, per token state, MiB" in said
     assert row(said.split("state, MiB")[1], "full")[1] == number(3.0)
+
+
+def test_texts_are_told_once_for_each_contestant() -> None:
+    records = [
+        replace(record, result={**record.result, "sample": f"[{name}] {seed}"})
+        for name in ("full", "performer")
+        for seed in (0, 1)
+        for record in [accuracy(name, seed=seed, task="byte_lm")]
+    ]
+    out = io.StringIO()
+    print_samples([accuracy(), *records], out)
+    text = out.getvalue()
+    assert "--- byte_lm by full\n[full] 0\n" in text
+    assert "--- byte_lm by performer\n[performer] 0\n" in text
+    assert text.count("---") == 2
