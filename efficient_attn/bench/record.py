@@ -73,6 +73,8 @@ class Record:
             raise ValueError("a record is a JSON object")
         if values.get("schema") == 1:
             values = _from_schema_1(values)
+        if values.get("measure") == "accuracy" and values.get("result"):
+            values["result"] = {"details": {}, **values["result"]}  # records from before them
         known = {item.name for item in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -134,6 +136,7 @@ class AccuracyResult:
     baselines: metric of trivial predictors on the same test split (chance, majority, ...).
     curve: [step, training loss] pairs of the picked run.
     trials: one entry per learning rate: {"learning_rate", "validation", "status"}.
+    details: more figures of the model on the test split, for each way of using it.
     """
 
     metric: str
@@ -148,6 +151,7 @@ class AccuracyResult:
     curve: list[list[float]]
     trials: list[dict[str, Any]]
     peak_rss_bytes: int | None
+    details: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 _NEW_IN_SCHEMA_2 = (

@@ -88,6 +88,14 @@ class Task(ABC):
     def baselines(self) -> dict[str, float]:
         """The metric of trivial predictors on the test split, by name; includes "chance"."""
 
+    def causal_view(self, model: nn.Module, batch: Batch) -> tuple[nn.Module, Tensor]:
+        """What must not look ahead (pattern causal_self): a module, and its input [B, N]."""
+        return model, batch[0]
+
+    def details(self, model: nn.Module, split: Split) -> dict[str, dict[str, float]]:
+        """More about the model, for the record: for each way of using it, figures by name."""
+        return {}
+
     def provenance(self) -> dict[str, Any]:
         """What identifies the data, for records of tasks that read files."""
         return {}
