@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,14 @@ def require_int(option: str, value: Any, *, low: int, high: int | None = None) -
     if isinstance(value, bool) or not isinstance(value, int):
         raise OptionError(f"{option}={value!r}: allowed is {allowed}")
     if value < low or (high is not None and value > high):
+        raise OptionError(f"{option}={value!r}: allowed is {allowed}")
+
+
+def require_number(option: str, value: Any, *, low: float | None = None) -> None:
+    """Raise `OptionError` unless `value` is a finite number, of at least `low` where given."""
+    allowed = "a finite number" if low is None else f"a finite number of at least {low:g}"
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or (low is not None and value < low):
         raise OptionError(f"{option}={value!r}: allowed is {allowed}")
 
 

@@ -3,10 +3,12 @@
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
 from efficient_attn.nn.encoder import TransformerEncoder, TransformerEncoderLayer
 from efficient_attn.nn.feedforward import ShortConvolution
+from efficient_attn.nn.generation import Generated, generate
 from efficient_attn.nn.models import ImageClassifier, LanguageModel, SequenceClassifier
 from efficient_attn.nn.positions import LearnedPositions, SinusoidalPositions, make_positions
 
 __all__ = [
+    "Generated",
     "ImageClassifier",
     "LanguageModel",
     "LearnedPositions",
@@ -17,5 +19,6 @@ __all__ = [
     "TransformerDecoderLayer",
     "TransformerEncoder",
     "TransformerEncoderLayer",
+    "generate",
     "make_positions",
 ]
