@@ -133,5 +133,5 @@ def mask_at_random(target: Tensor, generator: torch.Generator) -> tuple[Tensor, 
 
 def _smallest(x: Tensor, count: Tensor) -> Tensor:
     """Bool [B, N]: the `count` [B] smallest entries of each row; of equal ones the first."""
-    rank = x.argsort(1, stable=True).argsort(1)
+    rank = x.argsort(dim=1, stable=True).argsort(1)
     return rank < count.unsqueeze(1)
