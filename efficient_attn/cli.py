@@ -237,9 +237,7 @@ def _parser() -> argparse.ArgumentParser:
     prepare.add_argument(
         "data", choices=("verses",), help="verses: aligned English and Spanish Bible verses"
     )
-    prepare.add_argument(
-        "--out", default="data/verses.tsv", help="file (default: data/verses.tsv)"
-    )
+    prepare.add_argument("--out", default="data/verses.tsv", help="file (default: data/verses.tsv)")
     prepare.add_argument(
         "--sword", default="/usr/share/sword", help="folder of texts (default: /usr/share/sword)"
     )

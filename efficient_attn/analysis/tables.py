@@ -156,8 +156,8 @@ def frame(records: Iterable[Record]) -> pd.DataFrame:
     ``task.name``, ``model.d_model``, ``seed``); the result's fields as they are called in
     `CostResult` and `AccuracyResult`; the environment as ``environment.cpu`` and so on; how far
     from the machine's limit, as ``roofline.share`` and so on, where it is known. Options and
-    whatever is a list or has free keys (samples, baselines, curve, trials, details) are JSON text, so
-    that CSV and Parquet keep them; read them back with `json.loads`. Absent values are missing.
+    whatever is a list or has free keys (samples, baselines, curve, trials, details) are JSON text,
+    so that CSV and Parquet keep them; read them back with `json.loads`. Absent values are missing.
 
     A documented column has the same type whatever the records hold; text, whole numbers and truth
     values are pandas's own types that know missing values. ValueError names a column whose values

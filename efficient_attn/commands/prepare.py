@@ -1,4 +1,4 @@
-"""`efficient-attn prepare`: data sets that are installed with the system, as files for the tasks."""
+"""`efficient-attn prepare`: data sets that the system has installed, as files for the tasks."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def verses(folder: str | Path = SWORD) -> Iterator[tuple[str, str]]:
         for book in books:
             for chapter, length in enumerate(book.chapter_lengths, start=1):
                 for verse in range(1, length + 1):
-                    pair = tuple(_verse(bible, book, chapter, verse) for bible in (english, spanish))
-                    if all(pair):
-                        yield pair[0], pair[1]
+                    source = _verse(english, book, chapter, verse)
+                    target = _verse(spanish, book, chapter, verse)
+                    if source and target:
+                        yield source, target
 
 
 def _open(folder: str | Path) -> tuple[Any, Any]:

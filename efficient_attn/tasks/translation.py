@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from efficient_attn.nn.seq2seq import SPECIALS
-from efficient_attn.tasks.seq2seq import Ids, Pair, Seq2SeqTask, exact_match
+from efficient_attn.tasks.seq2seq import Ids, Pair, Seq2SeqTask
 from efficient_attn.tasks.task import Split, generator, require_count, require_split
 
 POOL = 16
@@ -143,9 +143,7 @@ def read_corpus(source: str, vocab: int, length: int, held: int) -> Corpus:
             f"tokens, {sum(fits[:reserve])} of the {reserve} from which evaluation={held} holds "
             "back twice as many: raise length, lower evaluation or give more text"
         )
-    kept = [
-        (row, pair) for row, *pair, fit in zip(rows, *encoded, fits, strict=True) if fit
-    ]
+    kept = [(row, pair) for row, *pair, fit in zip(rows, *encoded, fits, strict=True) if fit]
     parts = {
         "validation": kept[:held],
         "test": kept[held : 2 * held],
