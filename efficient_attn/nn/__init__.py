@@ -1,5 +1,6 @@
 """What stands around attention: positions, encoder and decoder blocks, small models."""
 
+from efficient_attn.nn.block import StochasticDepth
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
 from efficient_attn.nn.encoder import TransformerEncoder, TransformerEncoderLayer
 from efficient_attn.nn.feedforward import ShortConvolution
@@ -8,6 +9,7 @@ from efficient_attn.nn.mask_predict import MaskPredict
 from efficient_attn.nn.models import ImageClassifier, LanguageModel, SequenceClassifier
 from efficient_attn.nn.positions import LearnedPositions, SinusoidalPositions, make_positions
 from efficient_attn.nn.seq2seq import Seq2Seq
+from efficient_attn.nn.transformer import Transformer
 
 __all__ = [
     "Generated",
@@ -19,6 +21,8 @@ __all__ = [
     "SequenceClassifier",
     "ShortConvolution",
     "SinusoidalPositions",
+    "StochasticDepth",
+    "Transformer",
     "TransformerDecoder",
     "TransformerDecoderLayer",
     "TransformerEncoder",
