@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from efficient_attn.attention import MultiHeadAttention, UnsupportedAttention
-from efficient_attn.tasks.task import evaluating
+from efficient_attn.nn.mode import evaluating
 
 MAGNITUDE = 30.0
 TOLERANCE = 1e-4

@@ -17,10 +17,10 @@ from efficient_attn.attention.errors import OptionError, require_int, require_nu
 from efficient_attn.nn.sampling import Sampling
 
 Prompts = Tensor | Sequence[Tensor] | Sequence[Sequence[int]]
-S = TypeVar("S", bound="DecodingState")
+S = TypeVar("S", bound="Selectable")
 
 
-class DecodingState(Protocol):
+class Selectable(Protocol):
     """What a model remembers of the tokens of every sample."""
 
     def select(self: S, index: Tensor) -> S:
@@ -31,10 +31,10 @@ class StepModel(Protocol):
     """A model that predicts the next token of B sequences, as `generate` asks for it."""
 
     def start(self, tokens: Tensor) -> tuple[Tensor, Any]:
-        """The first tokens [B, n] -> logits [B, V] of the next one, `DecodingState`."""
+        """The first tokens [B, n] -> logits [B, V] of the next one, `Selectable`."""
 
     def advance(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """One more token of each, [B] -> logits [B, V] of the next one, `DecodingState`."""
+        """One more token of each, [B] -> logits [B, V] of the next one, `Selectable`."""
 
 
 @dataclass(frozen=True)

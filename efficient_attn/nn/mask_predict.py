@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from efficient_attn.attention.errors import require_int
 from efficient_attn.nn.generation import Generated
+from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.models import masked_mean
 from efficient_attn.nn.seq2seq import BOS, EOS, MASK, PAD, EncoderDecoder, token_loss
 
@@ -62,17 +63,20 @@ class MaskPredict(EncoderDecoder):
             lengths, length - 1
         )
 
-    @torch.no_grad()
     def generate(
         self, source: Tensor, iterations: int = 10, length_candidates: int = 5
     ) -> Generated:
-        """source [B, M] -> targets, without BOS and EOS.
+        """source [B, M] -> targets, without BOS and EOS, in eval mode.
 
         iterations: passes through the decoder. length_candidates: so many of the likeliest lengths
         are decoded side by side, and the target that is likeliest per token is taken.
         """
         require_int("iterations", iterations, low=1)
         require_int("length_candidates", length_candidates, low=1)
+        with evaluating(self):
+            return self._generate(source, iterations, length_candidates)
+
+    def _generate(self, source: Tensor, iterations: int, length_candidates: int) -> Generated:
         memory, padding = self.encode(source)
         count = min(length_candidates, self.max_target_len)
         lengths = 1 + self.length_logits(source, memory).topk(count).indices

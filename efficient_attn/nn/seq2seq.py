@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from efficient_attn.nn.choice import Variant, VariantOptions, require_causal
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
 from efficient_attn.nn.generation import Generated, generate
-from efficient_attn.nn.models import EncoderSettings, _Trunk
+from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.positions import make_positions
 from efficient_attn.nn.state import DecodingState
+from efficient_attn.nn.trunk import WITHIN_ATTENTION, EncoderSettings, Trunk
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -77,11 +78,13 @@ class EncoderDecoder(nn.Module):
         self.scale = math.sqrt(d_model) if positions == "sinusoidal" else 1.0
         std = 1.0 / self.scale if positions == "sinusoidal" else 0.02
         self.source_embed = _embedding(vocab_size, d_model, std)
-        self.trunk = _Trunk(max_len, **settings)
+        self.trunk = Trunk(max_len, **settings)
         self.target_embed = (
             self.source_embed if shared_embeddings else _embedding(target_size, d_model, std)
         )
-        self.target_positions = make_positions(positions, self.max_target_len, d_model)
+        self.target_positions = make_positions(
+            "none" if positions in WITHIN_ATTENTION else positions, self.max_target_len, d_model
+        )
         self.decoder = _decoder(
             settings,
             variant=decoder_variant,
@@ -151,7 +154,7 @@ class Seq2Seq(EncoderDecoder):
     def generate(
         self, source: Tensor, *, max_new_tokens: int | None = None, **search: Any
     ) -> Generated:
-        """From BOS until EOS, which is among the tokens; source [B, M].
+        """From BOS until EOS, which is among the tokens, in eval mode; source [B, M].
 
         max_new_tokens: at most (and by default) max_target_len. search: num_beams,
         length_penalty, temperature, top_k, top_p and seed as in `efficient_attn.nn.generate`.
@@ -163,9 +166,10 @@ class Seq2Seq(EncoderDecoder):
                 f"max_new_tokens={longest} is more than max_target_len={self.max_target_len}, "
                 "for which the model was built"
             )
-        return generate(
-            _Continuing(self, source), begin, max_new_tokens=longest, eos=EOS, pad=PAD, **search
-        )
+        with evaluating(self):
+            return generate(
+                _Continuing(self, source), begin, max_new_tokens=longest, eos=EOS, pad=PAD, **search
+            )
 
 
 class _Continuing:
@@ -211,6 +215,7 @@ def _decoder(settings: EncoderSettings, **attention: Any) -> TransformerDecoder:
     """A decoder of the sizes in `settings`; attention: keywords of `TransformerDecoderLayer`."""
     d_model = settings.get("d_model", 64)
     norm_first = settings.get("norm_first", True)
+    positions = settings.get("positions", "learned")
     layer = TransformerDecoderLayer(
         d_model,
         settings.get("nhead", 4),
@@ -218,6 +223,7 @@ def _decoder(settings: EncoderSettings, **attention: Any) -> TransformerDecoder:
         settings.get("dropout", 0.0),
         settings.get("activation", "gelu"),
         norm_first=norm_first,
+        positions=positions if positions in WITHIN_ATTENTION else None,
         **attention,
     )
     norm = nn.LayerNorm(d_model) if norm_first else None

@@ -32,6 +32,7 @@ class Copying(Seq2SeqTask):
 
     name: ClassVar[str] = "copying"
     metric: ClassVar[str] = "exact_match"
+    positions: ClassVar[str] = "sinusoidal"
 
     order: str = "reverse"
     tokens: int = 32

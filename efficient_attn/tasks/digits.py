@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from efficient_attn.nn.choice import Variant, VariantOptions
+from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.models import ImageClassifier, SequenceClassifier
 from efficient_attn.tasks.task import (
     Batch,
@@ -24,7 +25,6 @@ from efficient_attn.tasks.task import (
     Split,
     Task,
     TaskPattern,
-    evaluating,
     generator,
     require_split,
 )

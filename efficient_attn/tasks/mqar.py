@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from efficient_attn.nn.choice import Variant, VariantOptions
-from efficient_attn.nn.models import LanguageModel
+from efficient_attn.nn.language_model import LanguageModel
+from efficient_attn.nn.mode import evaluating
 from efficient_attn.tasks.task import (
     Batch,
     ModelConfig,
     Split,
     Task,
     TaskPattern,
-    evaluating,
     generator,
     require_count,
     require_split,

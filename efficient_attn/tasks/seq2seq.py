@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from efficient_attn.nn.choice import Variant, VariantOptions
 from efficient_attn.nn.mask_predict import MaskPredict, mask_at_random
+from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.seq2seq import EOS, PAD, Seq2Seq, teacher_forcing
 from efficient_attn.tasks.task import (
     Batch,
@@ -21,7 +22,6 @@ from efficient_attn.tasks.task import (
     Split,
     Task,
     TaskPattern,
-    evaluating,
     require_count,
     require_split,
 )

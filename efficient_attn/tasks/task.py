@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from efficient_attn.nn.choice import Variant, VariantOptions
-from efficient_attn.nn.models import EncoderSettings
+from efficient_attn.nn.trunk import EncoderSettings
 
 TaskPattern: TypeAlias = Literal["noncausal_self", "causal_self"]
 Split: TypeAlias = Literal["validation", "test"]
@@ -137,15 +135,3 @@ def require_count(name: str, value: Any, low: int = 1) -> None:
 def require_split(split: str) -> None:
     if split not in SPLITS:
         raise ValueError(f"split={split!r} is not one of {', '.join(SPLITS)}")
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[torch.device]:
-    """Eval mode without gradients, yielding the model's device; restores the mode."""
-    was_training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield next(model.parameters()).device
-    finally:
-        model.train(was_training)

@@ -1,0 +1,87 @@
+"""A language model with any causal variant, trained in parallel and read token by token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from efficient_attn.nn.choice import require_causal
+from efficient_attn.nn.generation import Generated, Prompts, generate
+from efficient_attn.nn.mode import evaluating
+from efficient_attn.nn.state import DecodingState
+from efficient_attn.nn.trunk import EncoderSettings, Trunk, initialise
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class LanguageModel(nn.Module):
+    """Logits of the next token at every position: causal encoder and linear.
+
+    max_len: longest sequence, where positions are learned. tied_embeddings: the output layer has
+    the weights of the embedding (Press and Wolf 2017, "Using the Output Embedding to Improve
+    Language Models"). settings: see `EncoderSettings`.
+
+    Raises UnsupportedAttention, when it is built, for a variant that cannot be causal.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        *,
+        max_len: int,
+        tied_embeddings: bool = False,
+        **settings: Unpack[EncoderSettings],
+    ) -> None:
+        require_causal(settings.get("variant", "full"))
+        super().__init__()
+        d_model = settings.get("d_model", 64)
+        self.embed = nn.Embedding(vocab_size, d_model)
+        initialise(self.embed, settings)
+        self.trunk = Trunk(max_len, **settings)
+        self.head = nn.Linear(d_model, vocab_size, bias=False)
+        if tied_embeddings:
+            self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
+        """Token numbers [B, N], padding [B, N] (True = ignore) to logits [B, N, vocab_size]."""
+        return self.head(self.trunk(self.embed(tokens), key_padding_mask, is_causal=True))
+
+    def init_state(self, batch: int) -> DecodingState:
+        """State for `step` before the first token of `batch` sequences."""
+        return self.trunk.init_state(batch)
+
+    def step(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """The next n tokens [B, n] to logits [B, n, vocab_size] and new state.
+
+        In eval the logits equal those of `forward`, however a sequence is split into steps.
+        """
+        features, state = self.trunk.step(self.embed(tokens), state)
+        return self.head(features), state
+
+    def start(self, tokens: Tensor) -> tuple[Tensor, DecodingState]:
+        """The first tokens [B, n] -> logits [B, vocab_size] of the next one, state."""
+        return self._next(tokens, self.init_state(len(tokens)))
+
+    def advance(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """One more token of each, [B] -> logits [B, vocab_size] of the next one, state."""
+        return self._next(tokens.unsqueeze(1), state)
+
+    def generate(self, prompts: Prompts, *, max_new_tokens: int, **options: Any) -> Generated:
+        """Continue prompts over cached states, in eval mode.
+
+        prompts, options and errors: see `efficient_attn.nn.generate`. ValueError, before anything
+        is generated, where learned positions do not reach.
+        """
+        device = self.head.weight.device
+        prompts = [torch.as_tensor(prompt, device=device) for prompt in prompts]
+        longest = max(map(len, prompts), default=0) + max_new_tokens - 1  # the last is not read
+        self.trunk.require_length(longest)
+        with evaluating(self):
+            return generate(self, prompts, max_new_tokens=max_new_tokens, **options)
+
+    def _next(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        features, state = self.trunk.step(self.embed(tokens), state)
+        return self.head(features[:, -1]), state
