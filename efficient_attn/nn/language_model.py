@@ -21,8 +21,8 @@ class LanguageModel(nn.Module):
     """Logits of the next token at every position: causal encoder and linear.
 
     max_len: longest sequence, where positions are learned. tied_embeddings: the output layer has
-    the weights of the embedding (Press and Wolf 2017, "Using the Output Embedding to Improve
-    Language Models"). settings: see `EncoderSettings`.
+    the weights of the embedding, which is multiplied by √d_model where it is read (Vaswani et al.
+    2017, section 3.4). settings: see `EncoderSettings`.
 
     Raises UnsupportedAttention, when it is built, for a variant that cannot be causal.
     """
@@ -42,12 +42,15 @@ class LanguageModel(nn.Module):
         initialise(self.embed, settings)
         self.trunk = Trunk(max_len, **settings)
         self.head = nn.Linear(d_model, vocab_size, bias=False)
+        self.embed_scale = 1.0
         if tied_embeddings:
+            self.embed_scale = d_model**0.5
             self.head.weight = self.embed.weight
+            nn.init.normal_(self.embed.weight, std=0.02)
 
     def forward(self, tokens: Tensor, key_padding_mask: Tensor | None = None) -> Tensor:
         """Token numbers [B, N], padding [B, N] (True = ignore) to logits [B, N, vocab_size]."""
-        return self.head(self.trunk(self.embed(tokens), key_padding_mask, is_causal=True))
+        return self.head(self.trunk(self._embed(tokens), key_padding_mask, is_causal=True))
 
     def init_state(self, batch: int) -> DecodingState:
         """State for `step` before the first token of `batch` sequences."""
@@ -58,7 +61,7 @@ class LanguageModel(nn.Module):
 
         In eval the logits equal those of `forward`, however a sequence is split into steps.
         """
-        features, state = self.trunk.step(self.embed(tokens), state)
+        features, state = self.trunk.step(self._embed(tokens), state)
         return self.head(features), state
 
     def start(self, tokens: Tensor) -> tuple[Tensor, DecodingState]:
@@ -82,6 +85,9 @@ class LanguageModel(nn.Module):
         with evaluating(self):
             return generate(self, prompts, max_new_tokens=max_new_tokens, **options)
 
+    def _embed(self, tokens: Tensor) -> Tensor:
+        return self.embed(tokens) * self.embed_scale
+
     def _next(self, tokens: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        features, state = self.trunk.step(self.embed(tokens), state)
+        features, state = self.trunk.step(self._embed(tokens), state)
         return self.head(features[:, -1]), state

@@ -7,6 +7,7 @@ from typing import TypedDict
 from torch import Tensor, nn
 
 from efficient_attn.attention.errors import require_choice
+from efficient_attn.nn.block import make_norm
 from efficient_attn.nn.choice import Variant, VariantOptions
 from efficient_attn.nn.encoder import TransformerEncoder, TransformerEncoderLayer
 from efficient_attn.nn.positions import POSITION_KINDS, LearnedPositions, make_positions
@@ -21,7 +22,7 @@ class EncoderSettings(TypedDict, total=False):
 
     variant, variant_options: attention; a list of variants is repeated over depth.
     d_model (64), nhead (4), num_layers (2), dim_feedforward (4·d_model), dropout (0),
-    norm_first (True): of the encoder. activation ("gelu").
+    norm_first (True), activation ("gelu"), norm ("layer"), drop_path (0): of the encoder's layers.
     positions: "sinusoidal", "learned" or "none", added to tokens; "rotary" or "alibi", within
     attention.
     short_conv (0): width of a causal depthwise convolution before each attention.
@@ -36,6 +37,8 @@ class EncoderSettings(TypedDict, total=False):
     dropout: float
     norm_first: bool
     activation: str
+    norm: str
+    drop_path: float
     positions: str
     short_conv: int
 
@@ -57,6 +60,8 @@ class Trunk(nn.Module):
         dropout: float = 0.0,
         norm_first: bool = True,
         activation: str = "gelu",
+        norm: str = "layer",
+        drop_path: float = 0.0,
         positions: str = "learned",
         short_conv: int = 0,
     ) -> None:
@@ -77,10 +82,12 @@ class Trunk(nn.Module):
             grid=grid,
             short_conv=short_conv,
             positions=positions if within else None,
+            norm=norm,
+            drop_path=drop_path,
         )
         # Post-norm layers end in a norm already.
-        norm = nn.LayerNorm(d_model) if norm_first else None
-        self.encoder = TransformerEncoder(layer, num_layers, norm, same_weights=False)
+        last = make_norm(norm, d_model, eps=1e-5) if norm_first else None
+        self.encoder = TransformerEncoder(layer, num_layers, last, same_weights=False)
 
     def require_length(self, length: int) -> None:
         """ValueError where there are no positions for so many tokens."""

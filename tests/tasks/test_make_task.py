@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
+from efficient_attn.nn.positions import NoPositions
 from efficient_attn.tasks import TASKS, ModelConfig, make_task
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -43,7 +43,7 @@ def test_the_model_configuration_is_obeyed(name: str) -> None:
     layers = model.trunk.encoder.layers
     assert len(layers) == 3
     assert layers[0].short_conv.width == 2
-    assert isinstance(model.trunk.positions, torch.nn.Identity)
+    assert isinstance(model.trunk.positions, NoPositions)
 
 
 def test_unknown_names_say_what_there_is() -> None:
