@@ -32,7 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "performer": {"num_features": 8},
     "linformer": {"k": 4},
 }
-QUICK = settings(max_examples=12, deadline=None, derandomize=True)
+QUICK = settings(max_examples=8, deadline=None, derandomize=True)
 EXACT = {"rtol": 1e-8, "atol": 1e-9}
 
 cuts = st.lists(st.integers(1, 6), min_size=1, max_size=5)
@@ -64,7 +64,7 @@ def encoder(variant: Any, **arguments: Any) -> Any:
     layer = TransformerEncoderLayer(
         D, H, FF, variant=variant, variant_options=options, dtype=torch.float64, **arguments
     )
-    return drawn(TransformerEncoder(layer, 3, nn.LayerNorm(D, dtype=torch.float64)))
+    return drawn(TransformerEncoder(layer, 2, nn.LayerNorm(D, dtype=torch.float64)))
 
 
 def decoder(variant: str, cross_variant: str = "full", **arguments: Any) -> Any:
@@ -163,7 +163,7 @@ def test_selected_samples_go_on_alone(variant: str, rows: list[int]) -> None:
 
 
 def test_layers_of_different_variants_keep_their_own_states() -> None:
-    stack = encoder(["local_window", "performer", "full"])
+    stack = encoder(["local_window", "performer"])
     x = tokens(12)
     got, state = stepwise(stack, x, [1] * 12, stack.init_state(B))
     torch.testing.assert_close(got, stack(x, is_causal=True), **EXACT)

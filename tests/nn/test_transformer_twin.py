@@ -12,6 +12,9 @@ from torch.nn import functional as F
 from efficient_attn.attention import OptionError, UnsupportedAttention
 from efficient_attn.nn import Transformer, TransformerEncoder, TransformerEncoderLayer
 
+# torch.nn's says when its encoder cannot take the fast path, which nothing here asks for.
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+
 B, N, M, D, H, FF = 3, 6, 9, 16, 4, 24
 SIZES = {
     "d_model": D,
