@@ -69,7 +69,10 @@ class MaskPredict(EncoderDecoder):
         """source [B, M] -> targets, without BOS and EOS, in eval mode.
 
         iterations: passes through the decoder. length_candidates: so many of the likeliest lengths
-        are decoded side by side, and the target that is likeliest per token is taken.
+        are decoded side by side, and the target with the highest (log P(length) + Σ log P(token)) /
+        length is taken. The paper leaves out P(length); then a length that the model rules out,
+        and was never trained on, may win.
+        scores: log P(length) + Σ log P(token).
         """
         require_int("iterations", iterations, low=1)
         require_int("length_candidates", length_candidates, low=1)
@@ -79,7 +82,8 @@ class MaskPredict(EncoderDecoder):
     def _generate(self, source: Tensor, iterations: int, length_candidates: int) -> Generated:
         memory, padding = self.encode(source)
         count = min(length_candidates, self.max_target_len)
-        lengths = 1 + self.length_logits(source, memory).topk(count).indices
+        likeliest = self.length_logits(source, memory).log_softmax(-1).topk(count)
+        lengths = 1 + likeliest.indices
         memory = memory.repeat_interleave(count, 0)
         padding = None if padding is None else padding.repeat_interleave(count, 0)
 
@@ -89,12 +93,12 @@ class MaskPredict(EncoderDecoder):
             return logits
 
         tokens, scores = refine(predict, lengths.flatten(), iterations)
-        best = scores.view(-1, count).argmax(1, keepdim=True)
-        chosen = (best + count * torch.arange(len(source), device=best.device)[:, None]).squeeze(1)
-        lengths = lengths.gather(1, best).squeeze(1)
-        return Generated(
-            tokens[chosen, : int(lengths.max())], lengths, scores[chosen].double() * lengths
-        )
+        scores = likeliest.values.double() + scores.view(-1, count)
+        best = (scores / lengths).argmax(1, keepdim=True)
+        lengths, scores = lengths.gather(1, best).squeeze(1), scores.gather(1, best).squeeze(1)
+        rows = torch.arange(len(source), device=best.device)
+        tokens = tokens.unflatten(0, (-1, count))[rows, best.squeeze(1), : int(lengths.max())]
+        return Generated(tokens, lengths, scores)
 
 
 def refine(
@@ -105,7 +109,7 @@ def refine(
     predict: tokens [B, N] with MASK where unknown and PAD after the end -> logits [B, N, V].
     In pass t = 0, 1, … of T the ⌊length · (T − t) / T⌋ least probable tokens are masked and
     predicted anew, all at once; the others keep the probability they were chosen with. A score
-    is the mean of the log-probabilities over the target.
+    is the sum of the log-probabilities over the target.
     """
     place = torch.arange(int(lengths.max()), device=lengths.device)
     real = place < lengths.unsqueeze(1)
@@ -117,7 +121,7 @@ def refine(
         likeliest = predict(tokens.masked_fill(masked, MASK)).float().log_softmax(-1).max(-1)
         tokens = torch.where(masked, likeliest.indices, tokens)
         log_probs = torch.where(masked, likeliest.values, log_probs)
-    return tokens, log_probs.masked_fill(~real, 0.0).sum(1) / lengths
+    return tokens, log_probs.masked_fill(~real, 0.0).sum(1)
 
 
 def mask_at_random(target: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:

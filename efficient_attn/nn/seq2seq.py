@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from efficient_attn.nn.block import make_norm
 from efficient_attn.nn.choice import Variant, VariantOptions, require_causal
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
 from efficient_attn.nn.generation import Generated, generate
@@ -214,7 +215,7 @@ def _embedding(size: int, d_model: int, std: float) -> nn.Embedding:
 def _decoder(settings: EncoderSettings, **attention: Any) -> TransformerDecoder:
     """A decoder of the sizes in `settings`; attention: keywords of `TransformerDecoderLayer`."""
     d_model = settings.get("d_model", 64)
-    norm_first = settings.get("norm_first", True)
+    norm, norm_first = settings.get("norm", "layer"), settings.get("norm_first", True)
     positions = settings.get("positions", "learned")
     layer = TransformerDecoderLayer(
         d_model,
@@ -224,7 +225,9 @@ def _decoder(settings: EncoderSettings, **attention: Any) -> TransformerDecoder:
         settings.get("activation", "gelu"),
         norm_first=norm_first,
         positions=positions if positions in WITHIN_ATTENTION else None,
+        norm=norm,
+        drop_path=settings.get("drop_path", 0.0),
         **attention,
     )
-    norm = nn.LayerNorm(d_model) if norm_first else None
-    return TransformerDecoder(layer, settings.get("num_layers", 2), norm, same_weights=False)
+    last = make_norm(norm, d_model, eps=1e-5) if norm_first else None
+    return TransformerDecoder(layer, settings.get("num_layers", 2), last, same_weights=False)

@@ -61,7 +61,7 @@ def one_sample(predict, length: int, iterations: int) -> tuple[list[int], float]
         logits = predict(torch.tensor([seen]))[0].log_softmax(-1)
         for i in unsure:
             tokens[i], chances[i] = int(logits[i].argmax()), float(logits[i].max())
-    return tokens, sum(chances) / length
+    return tokens, sum(chances)
 
 
 @settings(max_examples=40, deadline=None)
@@ -97,21 +97,37 @@ def test_targets_do_not_depend_on_the_batch(variant) -> None:
 
 
 def test_the_likeliest_candidate_is_taken() -> None:
-    """Against each length on its own, the predicted lengths being the model's first three."""
+    """Against each of the model's first three lengths on its own."""
     model, source = build(MaskPredict), sources(6)
     memory, padding = model.encode(source)
-    lengths = 1 + model.length_logits(source, memory)[0].topk(3).indices
+    likeliest = model.length_logits(source, memory)[0].log_softmax(-1).topk(3)
 
     def predict(tokens: Tensor) -> Tensor:
         logits = model.decode(tokens, memory, padding)
         logits[..., :SPECIALS] = float("-inf")
         return logits
 
-    found = [refine(predict, length[None], 4) for length in lengths]
-    tokens, score = max(found, key=lambda one: one[1].item())
+    found = []
+    for index, chance in zip(likeliest.indices, likeliest.values, strict=True):
+        tokens, score = refine(predict, index[None] + 1, 4)
+        found.append(((score + chance).item() / tokens.shape[1], tokens[0].tolist()))
+    rating, tokens = max(found)
     got = model.generate(source, iterations=4, length_candidates=3)
-    assert got.sequences()[0].tolist() == tokens[0].tolist()
-    assert got.scores.item() == pytest.approx(score.item() * tokens.shape[1], rel=1e-5)
+    assert got.sequences()[0].tolist() == tokens
+    assert got.scores.item() == pytest.approx(rating * len(tokens), rel=1e-5)
+
+
+def test_a_length_that_the_model_rules_out_never_wins() -> None:
+    """A target of a length never trained on may look likelier, token by token."""
+    model, source = build(MaskPredict), sources(6)
+    with torch.no_grad():
+        for weight in (model.length_head.weight, model.source_length.weight):
+            weight.zero_()
+        model.length_head.bias.copy_(torch.full((N,), -1000.0))
+        for length in range(1, N + 1):
+            model.length_head.bias[length - 1] = 0.0
+            assert model.generate(source, 2, N).lengths.item() == length
+            model.length_head.bias[length - 1] = -1000.0
 
 
 def test_decoder_looks_both_ways() -> None:
