@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from efficient_attn.attention import MultiHeadAttention, resolve_options, variant_class
+from efficient_attn.attention import variant_class
 from efficient_attn.nn.block import ResidualBlock, StochasticDepth, make_norm
-from efficient_attn.nn.choice import Variant, VariantOptions, variant_at, variant_cycle
+from efficient_attn.nn.choice import Variant, VariantOptions, attention_at, variant_cycle
 from efficient_attn.nn.feedforward import Activation, require_batch_first
 from efficient_attn.nn.stack import LayerStack, recognise_causal, tie_cores
 from efficient_attn.nn.state import DecodingState
@@ -68,28 +68,28 @@ class TransformerDecoderLayer(ResidualBlock):
         super().__init__()
         self._arguments = arguments
         where: dict[str, Any] = {"device": device, "dtype": dtype}
-
-        def attention(
-            variant: Variant,
-            given: VariantOptions,
-            longest: int | None,
-            positions: str | None = None,
-        ) -> MultiHeadAttention:
-            name, options = variant_at(variant, given, depth)
-            options = resolve_options(name, options, max_len=longest, layer=depth)
-            return MultiHeadAttention(
-                d_model,
-                nhead,
-                name,
-                dropout=dropout,
-                bias=bias,
-                positions=positions,
-                **where,
-                **options,
-            )
-
-        self.self_attn = attention(variant, variant_options, max_len, positions)
-        self.multihead_attn = attention(cross_variant, cross_variant_options, memory_max_len)
+        shared: dict[str, Any] = {
+            "embed_dim": d_model,
+            "num_heads": nhead,
+            "dropout": dropout,
+            "bias": bias,
+            **where,
+        }
+        self.self_attn = attention_at(
+            depth,
+            variant,
+            variant_options,
+            max_len=max_len,
+            positions=positions,
+            **shared,
+        )
+        self.multihead_attn = attention_at(
+            depth,
+            cross_variant,
+            cross_variant_options,
+            max_len=memory_max_len,
+            **shared,
+        )
         self._add_feed_forward(d_model, dim_feedforward, dropout, activation, bias, where)
         self.norm_first = norm_first
         self.norm1 = make_norm(norm, d_model, layer_norm_eps, bias, **where)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from efficient_attn.attention import MultiHeadAttention, resolve_options
 from efficient_attn.attention.errors import require_int
 from efficient_attn.nn.block import ResidualBlock, StochasticDepth, make_norm
-from efficient_attn.nn.choice import Variant, VariantOptions, variant_at
+from efficient_attn.nn.choice import Variant, VariantOptions, attention_at
 from efficient_attn.nn.feedforward import (
     Activation,
     ShortConvolution,
@@ -78,18 +77,19 @@ class TransformerEncoderLayer(ResidualBlock):
         require_int("short_conv", short_conv, low=0)
         super().__init__()
         self._arguments = arguments
-        name, given = variant_at(variant, variant_options, depth)
-        options = resolve_options(name, given, max_len=max_len, grid=grid, layer=depth)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.self_attn = MultiHeadAttention(
-            d_model,
-            nhead,
-            name,
+        self.self_attn = attention_at(
+            depth,
+            variant,
+            variant_options,
+            max_len=max_len,
+            grid=grid,
+            embed_dim=d_model,
+            num_heads=nhead,
             dropout=dropout,
             bias=bias,
             positions=positions,
             **where,
-            **options,
         )
         if short_conv:
             self.short_conv = ShortConvolution(d_model, short_conv, **where)
