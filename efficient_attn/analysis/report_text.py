@@ -42,6 +42,7 @@ from efficient_attn.analysis.select import (
     passes_in,
     pattern_of,
     patterns_in,
+    relabel,
     setting_names,
 )
 from efficient_attn.analysis.terminal import ABSENT, MIB, console, number
@@ -69,6 +70,18 @@ def print_slopes(records: Iterable[Record], file: TextIO | None = None) -> None:
     out = console(file)
     out.print(slopes_table(records))
     out.print(crossover_table(records))
+
+
+def print_samples(records: Iterable[Record], file: TextIO | None = None) -> None:
+    """What the models wrote, one text for each contestant and task."""
+    out = console(file)
+    texts: dict[str, str] = {}
+    for record in relabel(records):
+        if record.result.get("sample"):
+            title = f"{record.request['task']['name']} by {record.contestant}"
+            texts.setdefault(title, record.result["sample"])
+    for title, text in texts.items():
+        out.print(f"--- {title}\n{text}\n", markup=False)
 
 
 def closing_table(records: Iterable[Record]) -> RenderableType:

@@ -109,6 +109,7 @@ _DOCUMENTED: tuple[tuple[str, Kind | None, str], ...] = (
     ("curve", "text", "JSON list of [step, training loss]"),
     ("trials", "text", "JSON list: learning_rate, validation and status of each rate tried"),
     ("details", "text", "JSON: more figures on the test split, for each way of using the model"),
+    ("sample", "text", "text that the trained model made"),
     # The environment.
     ("environment.python", "text", "Python version"),
     ("environment.torch", "text", "torch version"),

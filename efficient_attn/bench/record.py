@@ -73,8 +73,6 @@ class Record:
             raise ValueError("a record is a JSON object")
         if values.get("schema") == 1:
             values = _from_schema_1(values)
-        if values.get("measure") == "accuracy" and values.get("result"):
-            values["result"] = {"details": {}, **values["result"]}  # records from before them
         known = {item.name for item in fields(cls)}
         unknown = sorted(set(values) - known)
         if unknown:
@@ -137,6 +135,7 @@ class AccuracyResult:
     curve: [step, training loss] pairs of the picked run.
     trials: one entry per learning rate: {"learning_rate", "validation", "status"}.
     details: more figures of the model on the test split, for each way of using it.
+    sample: text that the trained model made, for tasks that ask for some.
     """
 
     metric: str
@@ -152,6 +151,7 @@ class AccuracyResult:
     trials: list[dict[str, Any]]
     peak_rss_bytes: int | None
     details: dict[str, dict[str, float]] = field(default_factory=dict)
+    sample: str | None = None
 
 
 _NEW_IN_SCHEMA_2 = (

@@ -32,6 +32,8 @@ STALE_AFTER_S = 3600.0
 """Age at which a temporary file can only be that of a writer that was killed."""
 
 _RESULT_TYPES = {"cost": get_type_hints(CostResult), "accuracy": get_type_hints(AccuracyResult)}
+_NEW_RESULTS = {"details", "sample"}
+"""Fields that results written before them lack."""
 
 
 class Store:
@@ -194,11 +196,11 @@ def _fault(record: Record) -> str | None:
 
 def _result_fault(measure: str, result: dict[str, Any]) -> str | None:
     types = _RESULT_TYPES[measure]
-    missing = sorted(set(types) - set(result))
+    missing = sorted(set(types) - set(result) - _NEW_RESULTS)
     if missing:
         return f"its result lacks {', '.join(missing)}"
     for name, wanted in types.items():
-        if not _fits(result[name], wanted):
+        if name in result and not _fits(result[name], wanted):
             return f"its {name} is {result[name]!r:.40}"
     if measure == "accuracy":
         return None

@@ -137,6 +137,7 @@ def fit(
         trials=[trial.to_dict() for trial in trials],
         peak_rss_bytes=None,
         details=task.details(best.model, "test"),
+        sample=task.sample(best.model),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from efficient_attn.analysis.report_text import print_closing, print_slopes
+from efficient_attn.analysis.report_text import print_closing, print_samples, print_slopes
 from efficient_attn.analysis.select import PEER
 from efficient_attn.bench.cell import start_server
 from efficient_attn.bench.estimate import Estimate, estimate
@@ -84,6 +84,7 @@ def _conclude(plan: Plan, problems: Sequence[str], console: Console) -> int:
     print_closing(shown)
     if any(record.measure == "cost" for record in records):
         print_slopes(shown)
+    print_samples(shown)
     for remark in remarks:
         _say(console, remark)
     failed = [record for record in records if record.status not in ("ok", "unsupported")]

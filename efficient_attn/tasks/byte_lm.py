@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from efficient_attn.attention import UnsupportedAttention
 from efficient_attn.nn.choice import Variant, VariantOptions
 from efficient_attn.nn.language_model import LanguageModel
 from efficient_attn.nn.mode import evaluating
@@ -95,6 +96,16 @@ class ByteLM(Task):
                 aims = following[rows].to(device).flatten()
                 nats += F.cross_entropy(logits, aims, reduction="sum").item()
         return nats / following.numel() / float(np.log(2))
+
+    def sample(self, model: nn.Module) -> str | None:
+        """`length` bytes after a line break, drawn at temperature 0.8; None without decoding."""
+        assert isinstance(model, LanguageModel)
+        start = [list(b"\n")]
+        try:
+            made = model.generate(start, max_new_tokens=self.length, temperature=0.8, seed=0)
+        except UnsupportedAttention:
+            return None
+        return bytes(made.tokens[0].tolist()).decode(errors="replace")
 
     def baselines(self) -> dict[str, float]:
         """Uniform bytes; byte frequencies; frequencies after the byte before (all add-one)."""

@@ -94,6 +94,10 @@ class Task(ABC):
         """More about the model, for the record: for each way of using it, figures by name."""
         return {}
 
+    def sample(self, model: nn.Module) -> str | None:
+        """Text that the trained model makes, the same every time; None where there is none."""
+        return None
+
     def provenance(self) -> dict[str, Any]:
         """What identifies the data, for records of tasks that read files."""
         return {}

@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import nn
 
+from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.seq2seq import SPECIALS
-from efficient_attn.tasks.seq2seq import Ids, Pair, Seq2SeqTask
+from efficient_attn.tasks.seq2seq import Ids, Pair, Seq2SeqTask, padded
 from efficient_attn.tasks.task import Split, generator, require_count, require_split
 
 POOL = 16
 """Batches that are sorted by length together, so that a batch holds little padding."""
+
+SAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,15 @@ class Translation(Seq2SeqTask):
         """BLEU, chrF (both 0 to 100) and the share of exact matches, of texts."""
         texts = self._corpus.tokenizer.decode_batch([list(output) for output in outputs])
         return text_scores(texts, [target for _, target in self._corpus.texts[split]])
+
+    def sample(self, model: nn.Module) -> str:
+        """The first sources of the test part, their targets and what the model makes of them."""
+        *_, decode = self.decoders(model).values()
+        texts = self._corpus.texts["test"][:SAMPLES]
+        with evaluating(model) as device:
+            outputs = decode(padded([ids for ids, _ in self.held("test")[:SAMPLES]]).to(device))
+        said = self._corpus.tokenizer.decode_batch(outputs)
+        return "\n\n".join("\n".join([*pair, own]) for pair, own in zip(texts, said, strict=True))
 
     def baselines(self) -> dict[str, float]:
         """BLEU of other pairs' targets, of the most frequent target, and of the sources."""

@@ -14,6 +14,7 @@ from efficient_attn.analysis.report_text import (
     closing_table,
     print_closing,
     print_ranking,
+    print_samples,
     print_slopes,
 )
 from efficient_attn.analysis.terminal import number
@@ -181,3 +182,18 @@ def test_details_of_a_task_stand_in_a_table_of_their_own() -> None:
     assert ["full", "greedy", "11.000", "5.000"] in [line.split() for line in lines]
     assert ["full", "beam", "search,", "4", "13.000", "·"] in [line.split() for line in lines]
     assert "in detail" not in closing([accuracy("full")])
+
+
+def test_texts_are_told_once_for_each_contestant() -> None:
+    records = [
+        replace(record, result={**record.result, "sample": f"[{name}] {seed}"})
+        for name in ("full", "performer")
+        for seed in (0, 1)
+        for record in [accuracy(name, seed=seed, task="byte_lm")]
+    ]
+    out = io.StringIO()
+    print_samples([accuracy(), *records], out)
+    text = out.getvalue()
+    assert "--- byte_lm by full\n[full] 0\n" in text
+    assert "--- byte_lm by performer\n[performer] 0\n" in text
+    assert text.count("---") == 2

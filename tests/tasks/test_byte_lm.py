@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from efficient_attn.attention import Capabilities, variant_class
 from efficient_attn.tasks import ByteLM, ModelConfig
 from efficient_attn.tasks.byte_lm import _parts
 
@@ -105,3 +106,22 @@ def test_too_little_text_says_what_to_do(tmp_path: Path) -> None:
 def test_missing_source_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         ByteLM(source=str(tmp_path / "nowhere")).provenance()
+
+
+def test_a_model_writes_the_same_text_every_time(folder: Path) -> None:
+    task = ByteLM(length=16, source=str(folder))
+    model = task.build_model("full", {}, SMALL)
+    before = torch.random.get_rng_state()
+    text = task.sample(model)
+    assert text is not None
+    assert 0 < len(text) <= 16
+    assert text == task.sample(model)
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_model_that_cannot_decode_writes_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = ByteLM(length=16, source=str(folder))
+    monkeypatch.setattr(variant_class("full"), "capabilities", Capabilities(causal_self=True))
+    assert task.sample(task.build_model("full", {}, SMALL)) is None

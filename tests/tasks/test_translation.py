@@ -117,6 +117,14 @@ def test_models_decode_to_text(file: Path, decoding: str) -> None:
         assert {"bleu", "chrf", "exact_match", "ms per sequence"} == set(figures)
 
 
+def test_a_sample_shows_source_target_and_output(file: Path) -> None:
+    task = task_of(file, num_beams=1)
+    model = task.build_model("full", {}, SMALL)
+    first, *others = task.sample(model).split("\n\n")
+    assert tuple(first.split("\n")[:2]) == task._corpus.texts["test"][0]
+    assert len(others) == 2
+
+
 def test_errors_say_what_to_do(tmp_path: Path, file: Path) -> None:
     with pytest.raises(FileNotFoundError, match="efficient-attn prepare verses"):
         task_of(tmp_path / "nothing.tsv").held("test")
