@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -138,6 +139,7 @@ def _score(name: str, records: list[Record], full: Mapping[int, float], higher: 
 
 
 def _details(records: Iterable[Record]) -> dict[str, dict[str, float]]:
+    """By name, 4 before 10."""
     found: dict[str, dict[str, list[float]]] = {}
     for record in records:
         for use, figures in record.result.get("details", {}).items():
@@ -145,8 +147,12 @@ def _details(records: Iterable[Record]) -> dict[str, dict[str, float]]:
                 found.setdefault(use, {}).setdefault(name, []).append(float(value))
     return {
         use: {name: statistics.fmean(values) for name, values in figures.items()}
-        for use, figures in found.items()
+        for use, figures in sorted(found.items(), key=lambda item: _by_number(item[0]))
     }
+
+
+def _by_number(name: str) -> list[tuple[str, int]]:
+    return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _price(mine: Mapping[int, float], full: Mapping[int, float], higher: bool) -> Interval | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -182,6 +183,14 @@ def test_details_of_a_task_stand_in_a_table_of_their_own() -> None:
     assert ["full", "greedy", "11.000", "5.000"] in [line.split() for line in lines]
     assert ["full", "beam", "search,", "4", "13.000", "·"] in [line.split() for line in lines]
     assert "in detail" not in closing([accuracy("full")])
+
+
+def test_ways_of_decoding_stand_by_number() -> None:
+    record = accuracy("full")
+    details = {f"mask-predict, {count}": {"bleu": 1.0} for count in (1, 10, 4)}
+    text = closing([replace(record, result={**record.result, "details": details})])
+    found = re.findall(r"mask-predict, (\d+)", text)
+    assert found == ["1", "4", "10"]
 
 
 def test_texts_are_told_once_for_each_contestant() -> None:
