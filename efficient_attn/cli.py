@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return WRONG_REQUEST
     try:
         return _command(chosen.command)(chosen)
-    except (ValueError, OSError, LookupError) as error:
+    except (ValueError, OSError, LookupError, ImportError) as error:
         print(f"efficient-attn {chosen.command}: {error}", file=sys.stderr)
         return WRONG_REQUEST
 
@@ -60,6 +60,7 @@ _COMMANDS = {
     "compare": ("compare", "main"),
     "export": ("export", "main"),
     "merge": ("merge", "main"),
+    "prepare": ("prepare", "main"),
     "fit": ("fit", "main"),
     "doctor": ("doctor", "main"),
 }
@@ -227,6 +228,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     merge.add_argument("results", nargs="+", help="folders that sweeps wrote")
     merge.add_argument("--into", required=True, metavar="FOLDER", help="created when missing")
+
+    prepare = word(
+        "prepare",
+        "Write a data set that the system has installed as a file for the tasks.",
+        "efficient-attn prepare verses --out data/verses.tsv",
+    )
+    prepare.add_argument(
+        "data", choices=("verses",), help="verses: aligned English and Spanish Bible verses"
+    )
+    prepare.add_argument("--out", default="data/verses.tsv", help="file (default: data/verses.tsv)")
+    prepare.add_argument(
+        "--sword", default="/usr/share/sword", help="folder of texts (default: /usr/share/sword)"
+    )
+    prepare.add_argument("--force", action="store_true", help="write again what is there")
 
     fit = word(
         "fit",

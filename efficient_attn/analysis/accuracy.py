@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from efficient_attn.analysis.select import (
@@ -30,6 +31,7 @@ class Score:
     price: how much worse than `full` in the metric's own units (positive is worse, whichever
         direction is better), seed by seed where seeds are shared; None for full and without it.
     train_seconds: median over seeds.
+    details: further figures for each way of using the model, mean over the seeds.
     """
 
     contestant: str
@@ -42,6 +44,7 @@ class Score:
     price: Interval | None
     train_seconds: float | None
     parameters: int | None
+    details: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -131,7 +134,25 @@ def _score(name: str, records: list[Record], full: Mapping[int, float], higher: 
             else None
         ),
         parameters=int(example.result["parameters"]) if finished else None,
+        details=_details(finished),
     )
+
+
+def _details(records: Iterable[Record]) -> dict[str, dict[str, float]]:
+    """By name, 4 before 10."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for record in records:
+        for use, figures in record.result.get("details", {}).items():
+            for name, value in figures.items():
+                found.setdefault(use, {}).setdefault(name, []).append(float(value))
+    return {
+        use: {name: statistics.fmean(values) for name, values in figures.items()}
+        for use, figures in sorted(found.items(), key=lambda item: _by_number(item[0]))
+    }
+
+
+def _by_number(name: str) -> list[tuple[str, int]]:
+    return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
 
 
 def _price(mine: Mapping[int, float], full: Mapping[int, float], higher: bool) -> Interval | None:

@@ -103,6 +103,7 @@ def closing_table(records: Iterable[Record]) -> RenderableType:
     tasks = task_scores(records)
     if tasks:
         parts.append(accuracy_table(tasks))
+        parts += [details_table(task) for task in tasks if any(s.details for s in task.scores)]
     parts += _failures(records)
     return Group(*parts) if parts else Text("no records")
 
@@ -120,6 +121,23 @@ def accuracy_table(tasks: list[TaskScores]) -> Table:
     for name in sorted({name for task in tasks for name in task.baselines}):
         cells = [_plain(task.baselines.get(name)) for task in tasks]
         table.add_row(Text(f"({name})", style="dim"), *(Text(cell, style="dim") for cell in cells))
+    return table
+
+
+def details_table(task: TaskScores) -> Table:
+    """Contestants and the ways their models were used × further figures of one task."""
+    table = _table(f"{task.label}: test split in detail, mean over seeds")
+    table.add_column("decoding")
+    uses = [
+        (score.contestant, use, figures)
+        for score in task.scores
+        for use, figures in score.details.items()
+    ]
+    columns = list(dict.fromkeys(name for _, _, figures in uses for name in figures))
+    for name in columns:
+        _number_column(table, name)
+    for contestant, use, figures in uses:
+        table.add_row(Text(contestant), use, *(_plain(figures.get(name)) for name in columns))
     return table
 
 

@@ -108,6 +108,7 @@ _DOCUMENTED: tuple[tuple[str, Kind | None, str], ...] = (
     ("train_seconds", "number", "training time, s"),
     ("curve", "text", "JSON list of [step, training loss]"),
     ("trials", "text", "JSON list: learning_rate, validation and status of each rate tried"),
+    ("details", "text", "JSON: more figures on the test split, for each way of using the model"),
     ("sample", "text", "text that the trained model made"),
     # The environment.
     ("environment.python", "text", "Python version"),
@@ -156,8 +157,8 @@ def frame(records: Iterable[Record]) -> pd.DataFrame:
     ``task.name``, ``model.d_model``, ``seed``); the result's fields as they are called in
     `CostResult` and `AccuracyResult`; the environment as ``environment.cpu`` and so on; how far
     from the machine's limit, as ``roofline.share`` and so on, where it is known. Options and
-    whatever is a list or has free keys (samples, baselines, curve, trials) are JSON text, so
-    that CSV and Parquet keep them; read them back with `json.loads`. Absent values are missing.
+    whatever is a list or has free keys (samples, baselines, curve, trials, details) are JSON text,
+    so that CSV and Parquet keep them; read them back with `json.loads`. Absent values are missing.
 
     A documented column has the same type whatever the records hold; text, whole numbers and truth
     values are pandas's own types that know missing values. ValueError names a column whose values

@@ -49,9 +49,11 @@ def _with_loud_token(model: nn.Module, tokens: Tensor, n: int) -> Tensor:
     """Outputs with the vector at position `n` scaled up at the input of every attention."""
 
     def scale(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        # Query, key and value of self-attention stay one object, which is how it is recognised.
-        scaled = {id(arg): _scaled(arg, n) for arg in args if isinstance(arg, Tensor)}
-        return tuple(scaled.get(id(arg), arg) for arg in args)
+        # Query, key and value of self-attention stay one object, which is how it is recognised;
+        # keys of another sequence have other positions.
+        query = args[0]
+        scaled = _scaled(query, n)
+        return tuple(scaled if arg is query else arg for arg in args)
 
     attentions = [part for part in model.modules() if isinstance(part, MultiHeadAttention)]
     hooks = [part.register_forward_pre_hook(scale) for part in attentions]

@@ -134,6 +134,7 @@ class AccuracyResult:
     baselines: metric of trivial predictors on the same test split (chance, majority, ...).
     curve: [step, training loss] pairs of the picked run.
     trials: one entry per learning rate: {"learning_rate", "validation", "status"}.
+    details: more figures of the model on the test split, for each way of using it.
     sample: text that the trained model made, for tasks that ask for some.
     """
 
@@ -149,6 +150,7 @@ class AccuracyResult:
     curve: list[list[float]]
     trials: list[dict[str, Any]]
     peak_rss_bytes: int | None
+    details: dict[str, dict[str, float]] = field(default_factory=dict)
     sample: str | None = None
 
 

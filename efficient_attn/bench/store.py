@@ -32,7 +32,7 @@ STALE_AFTER_S = 3600.0
 """Age at which a temporary file can only be that of a writer that was killed."""
 
 _RESULT_TYPES = {"cost": get_type_hints(CostResult), "accuracy": get_type_hints(AccuracyResult)}
-_NEW_RESULTS = {"sample"}
+_NEW_RESULTS = {"details", "sample"}
 """Fields that results written before them lack."""
 
 

@@ -108,7 +108,9 @@ def fit(
         with _seeded(seed):
             built = task.build_model(variant, options, model).to(device)
             if index == 0 and task.pattern == "causal_self":
-                check_causality(built, next(task.batches(seed, 2))[0].to(device), variant)
+                inputs, targets = next(task.batches(seed, 2))
+                part, tokens = task.causal_view(built, (inputs.to(device), targets.to(device)))
+                check_causality(part, tokens, variant)
             trials.append(_train(task, built, training, rate, seed, tell))
 
     finished = [trial for trial in trials if trial.validation is not None]
@@ -134,6 +136,7 @@ def fit(
         curve=best.curve,
         trials=[trial.to_dict() for trial in trials],
         peak_rss_bytes=None,
+        details=task.details(best.model, "test"),
         sample=task.sample(best.model),
     )
 

@@ -6,8 +6,10 @@ from efficient_attn.nn.encoder import TransformerEncoder, TransformerEncoderLaye
 from efficient_attn.nn.feedforward import ShortConvolution
 from efficient_attn.nn.generation import Generated, generate
 from efficient_attn.nn.language_model import LanguageModel
+from efficient_attn.nn.mask_predict import MaskPredict
 from efficient_attn.nn.models import ImageClassifier, SequenceClassifier
 from efficient_attn.nn.positions import LearnedPositions, SinusoidalPositions, make_positions
+from efficient_attn.nn.seq2seq import Seq2Seq
 from efficient_attn.nn.transformer import Transformer
 
 __all__ = [
@@ -15,6 +17,8 @@ __all__ = [
     "ImageClassifier",
     "LanguageModel",
     "LearnedPositions",
+    "MaskPredict",
+    "Seq2Seq",
     "SequenceClassifier",
     "ShortConvolution",
     "SinusoidalPositions",

@@ -6,20 +6,26 @@ from dataclasses import fields
 from typing import Any
 
 from efficient_attn.tasks.byte_lm import ByteLM
+from efficient_attn.tasks.copying import Copying
 from efficient_attn.tasks.digits import Digits, DigitsGrid
 from efficient_attn.tasks.mqar import Mqar
 from efficient_attn.tasks.task import ModelConfig, Task
+from efficient_attn.tasks.translation import Translation
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Digits, DigitsGrid, Mqar, ByteLM)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (Digits, DigitsGrid, Mqar, ByteLM, Copying, Translation)
+}
 
 __all__ = [
     "TASKS",
     "ByteLM",
+    "Copying",
     "Digits",
     "DigitsGrid",
     "ModelConfig",
     "Mqar",
     "Task",
+    "Translation",
     "make_task",
 ]
 

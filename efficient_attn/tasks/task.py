@@ -86,6 +86,14 @@ class Task(ABC):
     def baselines(self) -> dict[str, float]:
         """The metric of trivial predictors on the test split, by name; includes "chance"."""
 
+    def causal_view(self, model: nn.Module, batch: Batch) -> tuple[nn.Module, Tensor]:
+        """What must not look ahead (pattern causal_self): a module, and its input [B, N]."""
+        return model, batch[0]
+
+    def details(self, model: nn.Module, split: Split) -> dict[str, dict[str, float]]:
+        """More about the model, for the record: for each way of using it, figures by name."""
+        return {}
+
     def sample(self, model: nn.Module) -> str | None:
         """Text that the trained model makes, the same every time; None where there is none."""
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -168,6 +169,28 @@ def test_the_state_of_decoding_is_told() -> None:
     said = closing([known])
     assert "decoding, per token state, MiB" in said
     assert row(said.split("state, MiB")[1], "full")[1] == number(3.0)
+
+
+def test_details_of_a_task_stand_in_a_table_of_their_own() -> None:
+    """Two seeds: their mean; a figure that one way of decoding lacks is absent."""
+    records = []
+    for seed, bleu in ((0, 10.0), (1, 12.0)):
+        record = accuracy("full", seed)
+        details = {"greedy": {"bleu": bleu, "ms": 5.0}, "beam search, 4": {"bleu": 13.0}}
+        records.append(replace(record, result={**record.result, "details": details}))
+    lines = closing(records).splitlines()
+    assert any("test split in detail" in line for line in lines)
+    assert ["full", "greedy", "11.000", "5.000"] in [line.split() for line in lines]
+    assert ["full", "beam", "search,", "4", "13.000", "·"] in [line.split() for line in lines]
+    assert "in detail" not in closing([accuracy("full")])
+
+
+def test_ways_of_decoding_stand_by_number() -> None:
+    record = accuracy("full")
+    details = {f"mask-predict, {count}": {"bleu": 1.0} for count in (1, 10, 4)}
+    text = closing([replace(record, result={**record.result, "details": details})])
+    found = re.findall(r"mask-predict, (\d+)", text)
+    assert found == ["1", "4", "10"]
 
 
 def test_texts_are_told_once_for_each_contestant() -> None:

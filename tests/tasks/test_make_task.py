@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from efficient_attn.nn.positions import NoPositions
-from efficient_attn.tasks import TASKS, ModelConfig, make_task
+from efficient_attn.tasks import TASKS, ModelConfig, Task, make_task
 
 CONF = Path(__file__).parents[2] / "conf"
 SMALL = ModelConfig(d_model=16, nhead=2, num_layers=1)
@@ -22,9 +22,18 @@ def test_shipped_configuration_builds_the_task(name: str) -> None:
     assert hash(task) == hash(make_task(name))
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_contract(name: str) -> None:
-    task = make_task(name)
+@pytest.fixture(params=TASKS)
+def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
+    """Each task with its defaults, and translation with a text to translate."""
+    if request.param != "translation":
+        return make_task(request.param)
+    pytest.importorskip("sacrebleu")
+    text = tmp_path / "pairs.tsv"
+    text.write_text("".join(f"number {n}\tcifra {n}\n" for n in range(40)))
+    return make_task("translation", source=str(text), evaluation=4)
+
+
+def test_contract(task: Task) -> None:
     assert task.pattern in ("noncausal_self", "causal_self")
     assert task.length >= 1
     if task.grid is not None:
@@ -36,10 +45,9 @@ def test_contract(name: str) -> None:
     assert all(weight.grad is not None for weight in model.parameters())
 
 
-@pytest.mark.parametrize("name", TASKS)
-def test_the_model_configuration_is_obeyed(name: str) -> None:
+def test_the_model_configuration_is_obeyed(task: Task) -> None:
     config = ModelConfig(d_model=16, nhead=2, num_layers=3, positions="none", short_conv=2)
-    model = make_task(name).build_model("full", {}, config)
+    model = task.build_model("full", {}, config)
     layers = model.trunk.encoder.layers
     assert len(layers) == 3
     assert layers[0].short_conv.width == 2
@@ -47,7 +55,7 @@ def test_the_model_configuration_is_obeyed(name: str) -> None:
 
 
 def test_unknown_names_say_what_there_is() -> None:
-    with pytest.raises(ValueError, match="byte_lm, digits, digits_grid, mqar"):
+    with pytest.raises(ValueError, match=r"byte_lm, copying, .*translation"):
         make_task("mnist")
     with pytest.raises(ValueError, match=r"lenght.*length, pairs"):
         make_task("mqar", lenght=3)
