@@ -7,7 +7,7 @@ package translate: `MultiHeadAttention` from torch.nn's "True = ignore", `attent
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,15 @@ class AttentionMask:
     pairwise: Tensor | None = None
     slopes: Tensor | None = None
     grid: tuple[int, int] | None = None
+
+    def select(self, index: Tensor) -> AttentionMask:
+        """The mask of the samples index [B']; a pairwise one is [B, ...] or the same for all."""
+        padding, pairwise = self.key_padding, self.pairwise
+        if padding is not None:
+            padding = padding.index_select(0, index)
+        if pairwise is not None and pairwise.dim() == 4 and pairwise.shape[0] > 1:
+            pairwise = pairwise.index_select(0, index)
+        return replace(self, key_padding=padding, pairwise=pairwise)
 
     def keep(self, N: int, M: int, device: torch.device) -> Tensor | None:
         """Dense bool of everything boolean in the mask, broadcastable to [B, H, N, M].

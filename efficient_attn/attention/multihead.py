@@ -17,6 +17,7 @@ from efficient_attn.attention.kernels.flash import hand_written
 from efficient_attn.attention.kernels.order import reordered
 from efficient_attn.attention.kernels.packing import split_packed
 from efficient_attn.attention.masks import AttentionMask
+from efficient_attn.attention.memory import ProjectedMemory
 from efficient_attn.attention.positions import alibi_slopes, rotate
 from efficient_attn.attention.registry import refusal, resolve_options
 
@@ -185,7 +186,8 @@ class MultiHeadAttention(nn.Module):
         """The next n tokens [B, n, E] of causal self-attention -> output [B, n, E], new state.
 
         The outputs equal those of ``forward(x, is_causal=True)`` however x is split into steps.
-        state.position counts the tokens so far, state.nbytes its bytes.
+        state.position counts the tokens so far, state.nbytes its bytes; state.select(index) is
+        the state of the samples index [B'].
         """
         if not self.core.capabilities.decode:
             raise refusal(self.variant, "decode")
@@ -193,6 +195,35 @@ class MultiHeadAttention(nn.Module):
         q, k = self._place(q, k, state.position)
         out, state = self.core.step(q, *expand_groups(q, k, v), state, self.slopes)
         return self.out_proj(rearrange(out, "b h n v -> b n (h v)")), state
+
+    def project_memory(
+        self, memory: Tensor, key_padding_mask: Tensor | None = None
+    ) -> ProjectedMemory:
+        """Keys and values of memory [B, M, E], padding [B, M], for `attend_memory`.
+
+        `UnsupportedAttention` for a variant that attends only between equal lengths, and with
+        positions.
+        """
+        if self.core.capabilities.equal_lengths:
+            raise refusal(self.variant, "unequal_lengths", "queries come step by step")
+        if self.positions is not None:
+            raise refusal(self.variant, "positions_across", "they count along one sequence")
+        mask = self._mask(memory, memory, key_padding_mask, None, False)
+        (_, *weights), (_, *biases) = self._weights(), self._biases()
+        k, v = (
+            self._split(F.linear(memory, weight, bias))
+            for weight, bias in zip(weights, biases, strict=True)
+        )
+        if self.num_kv_heads != self.num_heads:
+            groups = self.num_heads // self.num_kv_heads
+            k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)
+        return ProjectedMemory(k, v, mask)
+
+    def attend_memory(self, query: Tensor, memory: ProjectedMemory) -> Tensor:
+        """Any queries [B, n, E] -> [B, n, E], as ``forward(query, memory, memory)`` gives them."""
+        q = self._split(F.linear(query, self._weights()[0], self._biases()[0]))
+        out, _ = attend(self.core, q, memory.k, memory.v, memory.mask, cross=True)
+        return self.out_proj(rearrange(out, "b h n v -> b n (h v)"))
 
     @classmethod
     def from_torch(

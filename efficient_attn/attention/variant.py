@@ -174,7 +174,8 @@ class AttentionVariant(nn.Module):
         """The next n tokens: q, k [B, H, n, D], v [B, H, n, V] -> output [B, H, n, V], new state.
 
         However a sequence is split into steps, the outputs equal those of the causal parallel
-        form. The state has `position` (tokens so far) and `nbytes`. slopes: [H], ALiBi.
+        form. The state has `position` (tokens so far), `nbytes` and `select(index)`, the same
+        for the samples index [B']. slopes: [H], ALiBi.
         """
         raise refusal(self.name, "decode")
 
@@ -274,6 +275,11 @@ class KeyValueCache:
     @property
     def nbytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
+
+    def select(self, index: Tensor) -> KeyValueCache:
+        """The cache of the samples index [B']."""
+        k, v = self.k.index_select(0, index), self.v.index_select(0, index)
+        return KeyValueCache(k, v, self.position)
 
     def append(self, k: Tensor, v: Tensor) -> KeyValueCache:
         return KeyValueCache(

@@ -9,12 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from efficient_attn.attention import MultiHeadAttention, resolve_options, variant_class
+from efficient_attn.nn.block import ResidualBlock
 from efficient_attn.nn.choice import Variant, VariantOptions, variant_at, variant_cycle
 from efficient_attn.nn.feedforward import Activation, activation_function, require_batch_first
-from efficient_attn.nn.stack import build_layers, recognise_causal, tie_cores
+from efficient_attn.nn.stack import LayerStack, recognise_causal, tie_cores
+from efficient_attn.nn.state import DecodingState
 
 
-class TransformerDecoderLayer(nn.Module):
+class TransformerDecoderLayer(ResidualBlock):
     """Self-attention, cross-attention to a memory, and feed-forward.
 
     Arguments, forward and state dict are those of ``torch.nn.TransformerDecoderLayer`` (Vaswani
@@ -62,7 +64,9 @@ class TransformerDecoderLayer(nn.Module):
         self._arguments = arguments
         where: dict[str, Any] = {"device": device, "dtype": dtype}
 
-        def attention(variant: Variant, given: VariantOptions, longest: int | None) -> nn.Module:
+        def attention(
+            variant: Variant, given: VariantOptions, longest: int | None
+        ) -> MultiHeadAttention:
             name, options = variant_at(variant, given, depth)
             options = resolve_options(name, options, max_len=longest, layer=depth)
             return MultiHeadAttention(
@@ -105,14 +109,37 @@ class TransformerDecoderLayer(nn.Module):
         """
         own = (tgt_mask, tgt_key_padding_mask, tgt_is_causal)
         other = (memory_mask, memory_key_padding_mask, memory_is_causal)
-        x = tgt
-        if self.norm_first:
-            x = x + self._attend(self.norm1(x), *own)
-            x = x + self._attend_memory(self.norm2(x), memory, *other)
-            return x + self._feed_forward(self.norm3(x))
-        x = self.norm1(x + self._attend(x, *own))
-        x = self.norm2(x + self._attend_memory(x, memory, *other))
-        return self.norm3(x + self._feed_forward(x))
+        x = self._leave(self.norm1, tgt, self._attend(self._enter(self.norm1, tgt), *own))
+        read = self._enter(self.norm2, x)
+        return self._finish(x, self._attend_memory(read, memory, *other))
+
+    def init_state(
+        self, memory: Tensor, memory_key_padding_mask: Tensor | None = None
+    ) -> DecodingState:
+        """State for `step` before the first target token; memory [B, M, d_model], padding [B, M].
+
+        The memory's keys and values are projected here, once. UnsupportedAttention for a variant
+        that cannot decode, or a cross_variant that attends only between equal lengths.
+        """
+        projected = self.multihead_attn.project_memory(memory, memory_key_padding_mask)
+        return DecodingState((self.self_attn.init_state(memory.shape[0]), projected))
+
+    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """The next n target tokens [B, n, d_model] -> output [B, n, d_model] and new state.
+
+        In eval the outputs equal those of ``forward(x, memory, tgt_is_causal=True)``, however x is
+        split.
+        """
+        attention, memory = state.parts
+        attended, attention = self.self_attn.step(self._enter(self.norm1, x), attention)
+        x = self._leave(self.norm1, x, self.dropout1(attended))
+        attended = self.multihead_attn.attend_memory(self._enter(self.norm2, x), memory)
+        return self._finish(x, self.dropout2(attended)), DecodingState((attention, memory))
+
+    def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = self._leave(self.norm2, x, attended)
+        update = self.dropout3(self._widen(self._enter(self.norm3, x)))
+        return self._leave(self.norm3, x, update)
 
     def _attend(
         self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
@@ -135,11 +162,8 @@ class TransformerDecoderLayer(nn.Module):
         )
         return self.dropout2(x)
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
-
-class TransformerDecoder(nn.Module):
+class TransformerDecoder(LayerStack):
     """A stack of decoder layers; arguments, forward and state dict of torch.nn's twin.
 
     decoder_layer: description of the layers, each of which is built anew for its depth.
@@ -155,10 +179,7 @@ class TransformerDecoder(nn.Module):
         *,
         same_weights: bool = True,
     ) -> None:
-        super().__init__()
-        self.layers = build_layers(decoder_layer, TransformerDecoderLayer, num_layers, same_weights)
-        self.num_layers = num_layers
-        self.norm = norm
+        super().__init__(decoder_layer, TransformerDecoderLayer, num_layers, norm, same_weights)
         tie_cores(self.layers, "self_attn")
         tie_cores(self.layers, "multihead_attn")
 
@@ -190,4 +211,15 @@ class TransformerDecoder(nn.Module):
                 tgt_is_causal=causal,
                 memory_is_causal=memory_is_causal,
             )
-        return x if self.norm is None else self.norm(x)
+        return self._normed(x)
+
+    def init_state(
+        self, memory: Tensor, memory_key_padding_mask: Tensor | None = None
+    ) -> DecodingState:
+        """State for `step` before the first target token; memory [B, M, d_model], padding [B, M].
+
+        Every layer projects the memory here, once.
+        """
+        return DecodingState(
+            tuple(layer.init_state(memory, memory_key_padding_mask) for layer in self.layers)
+        )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from efficient_attn.attention import MultiHeadAttention, resolve_options
+from efficient_attn.nn.block import ResidualBlock
 from efficient_attn.nn.choice import Variant, VariantOptions, variant_at
 from efficient_attn.nn.feedforward import (
     Activation,
@@ -16,10 +17,11 @@ from efficient_attn.nn.feedforward import (
     activation_function,
     require_batch_first,
 )
-from efficient_attn.nn.stack import build_layers, recognise_causal, tie_cores
+from efficient_attn.nn.stack import LayerStack, recognise_causal, tie_cores
+from efficient_attn.nn.state import DecodingState
 
 
-class TransformerEncoderLayer(nn.Module):
+class TransformerEncoderLayer(ResidualBlock):
     """Self-attention and feed-forward, each with residual and layer norm.
 
     Arguments, forward and state dict are those of ``torch.nn.TransformerEncoderLayer`` (Vaswani
@@ -34,6 +36,8 @@ class TransformerEncoderLayer(nn.Module):
 
     Raises ValueError for ``batch_first=False``, UnsupportedAttention for what the variant cannot.
     """
+
+    short_conv: ShortConvolution
 
     def __init__(
         self,
@@ -99,13 +103,35 @@ class TransformerEncoderLayer(nn.Module):
         src_key_padding_mask: [B, N], True = ignore.
         is_causal: no token sees a later one, whether or not `src_mask` says so too.
         """
-        masks = (src_mask, src_key_padding_mask, is_causal)
-        x = src
-        if self.norm_first:
-            x = x + self._attend(self.norm1(x), *masks)
-            return x + self._feed_forward(self.norm2(x))
-        x = self.norm1(x + self._attend(x, *masks))
-        return self.norm2(x + self._feed_forward(x))
+        read = self._enter(self.norm1, src)
+        return self._finish(src, self._attend(read, src_mask, src_key_padding_mask, is_causal))
+
+    def init_state(self, batch: int) -> DecodingState:
+        """State for `step` before the first token of `batch` sequences.
+
+        UnsupportedAttention for a variant that cannot decode.
+        """
+        attention = self.self_attn.init_state(batch)
+        if not hasattr(self, "short_conv"):
+            return DecodingState((attention,))
+        return DecodingState((attention, self.short_conv.init_state(batch)))
+
+    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """The next n tokens [B, n, d_model] -> output [B, n, d_model] and new state.
+
+        In eval the outputs equal those of ``forward(x, is_causal=True)``, however x is split.
+        """
+        read = self._enter(self.norm1, x)
+        attention, *rest = state.parts
+        if rest:
+            read, rest[0] = self.short_conv.step(read, rest[0])
+        read, attention = self.self_attn.step(read, attention)
+        return self._finish(x, self.dropout1(read)), DecodingState((attention, *rest))
+
+    def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = self._leave(self.norm1, x, attended)
+        update = self.dropout2(self._widen(self._enter(self.norm2, x)))
+        return self._leave(self.norm2, x, update)
 
     def _attend(
         self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
@@ -117,11 +143,8 @@ class TransformerEncoderLayer(nn.Module):
         )
         return self.dropout1(x)
 
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
 
-
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(LayerStack):
     """A stack of encoder layers; arguments, forward and state dict of torch.nn's twin.
 
     encoder_layer: description of the layers. It is not itself part of the stack: every layer is
@@ -142,10 +165,7 @@ class TransformerEncoder(nn.Module):
         *,
         same_weights: bool = True,
     ) -> None:
-        super().__init__()
-        self.layers = build_layers(encoder_layer, TransformerEncoderLayer, num_layers, same_weights)
-        self.num_layers = num_layers
-        self.norm = norm
+        super().__init__(encoder_layer, TransformerEncoderLayer, num_layers, norm, same_weights)
         tie_cores(self.layers, "self_attn")
 
     def forward(
@@ -163,4 +183,8 @@ class TransformerEncoder(nn.Module):
         x = src
         for layer in self.layers:
             x = layer(x, src_mask=mask, src_key_padding_mask=src_key_padding_mask, is_causal=causal)
-        return x if self.norm is None else self.norm(x)
+        return self._normed(x)
+
+    def init_state(self, batch: int) -> DecodingState:
+        """State for `step` before the first token of `batch` sequences."""
+        return DecodingState(tuple(layer.init_state(batch) for layer in self.layers))

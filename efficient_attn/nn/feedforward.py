@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -59,3 +60,29 @@ class ShortConvolution(nn.Module):
             x = x.masked_fill(padded.unsqueeze(-1), 0.0)
         past = F.pad(x.transpose(1, 2), (self.width - 1, 0))
         return x + self.conv(past).transpose(1, 2)
+
+    def init_state(self, batch: int) -> RecentTokens:
+        """State for `step` before the first token of `batch` sequences."""
+        weight = self.conv.weight
+        return RecentTokens(weight.new_zeros(batch, self.width - 1, weight.shape[0]))
+
+    def step(self, x: Tensor, state: RecentTokens) -> tuple[Tensor, RecentTokens]:
+        """The next n tokens [B, n, D] -> output [B, n, D] and new state, as in `forward`."""
+        past = torch.cat([state.tokens, x], 1)
+        out = x + self.conv(past.transpose(1, 2)).transpose(1, 2)
+        return out, RecentTokens(past[:, past.shape[1] - self.width + 1 :])
+
+
+@dataclass(frozen=True)
+class RecentTokens:
+    """The inputs [B, width − 1, D] just before the next token; zeros before the first."""
+
+    tokens: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.tokens.nbytes
+
+    def select(self, index: Tensor) -> RecentTokens:
+        """The tokens of the samples index [B']."""
+        return RecentTokens(self.tokens.index_select(0, index))

@@ -29,13 +29,14 @@ class SinusoidalPositions(nn.Module):
         self.dim = dim
         self.register_buffer("table", sinusoids(max_len, dim), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, N, D] to [B, N, D]."""
-        length = x.shape[1]
-        table = self.table
-        if length > table.shape[0]:
-            table = sinusoids(length, self.dim, device=x.device)
-        return x + table[:length].to(x.dtype)
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Tokens [B, n, D] at the positions from `start` on to [B, n, D]."""
+        stop = end_of(x, start)
+        if stop > self.table.shape[0]:
+            rows = sinusoids(x.shape[1], self.dim, start, device=x.device)
+        else:
+            rows = self.table[start:stop]
+        return x + rows.to(x.dtype)
 
     def extra_repr(self) -> str:
         return f"max_len={self.table.shape[0]}, dim={self.dim}"
@@ -52,34 +53,49 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.empty(max_len, dim))
         nn.init.normal_(self.weight, std=0.02)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, N, D] to [B, N, D]."""
-        length, max_len = x.shape[1], self.weight.shape[0]
-        if length > max_len:
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """Tokens [B, n, D] at the positions from `start` on to [B, n, D]."""
+        stop, max_len = end_of(x, start), self.weight.shape[0]
+        if stop > max_len:
             raise ValueError(
-                f"input of {length} tokens is longer than the {max_len} learned positions; "
-                f"build the model with max_len={length} or more, or use positions='sinusoidal'"
+                f"input of {stop} tokens is longer than the {max_len} learned positions; "
+                f"build the model with max_len={stop} or more, or use positions='sinusoidal'"
             )
-        return x + self.weight[:length]
+        return x + self.weight[start:stop]
 
     def extra_repr(self) -> str:
         return f"max_len={self.weight.shape[0]}, dim={self.weight.shape[1]}"
 
 
+class NoPositions(nn.Module):
+    """Adds nothing."""
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """[B, n, D], as they are."""
+        return x
+
+
 def make_positions(kind: str, max_len: int, dim: int) -> nn.Module:
-    """Module from [B, N, D] to [B, N, D] that adds positions of `kind` (none: the identity)."""
+    """Module that adds positions of `kind` to tokens [B, n, D], the first of them at `start`."""
     if kind == "sinusoidal":
         return SinusoidalPositions(max_len, dim)
     if kind == "learned":
         return LearnedPositions(max_len, dim)
     if kind == "none":
-        return nn.Identity()
+        return NoPositions()
     raise ValueError(f"positions={kind!r} is not one of {', '.join(POSITION_KINDS)}")
 
 
-def sinusoids(length: int, dim: int, device: torch.device | None = None) -> Tensor:
-    """The table P of `SinusoidalPositions`, [length, dim], fp32."""
-    position = torch.arange(length, dtype=torch.float32, device=device)
+def end_of(x: Tensor, start: int) -> int:
+    """The position after the last of the tokens x [B, n, D]; ValueError before position 0."""
+    if start < 0:
+        raise ValueError(f"start={start}: the first position is 0")
+    return start + x.shape[1]
+
+
+def sinusoids(length: int, dim: int, start: int = 0, device: torch.device | None = None) -> Tensor:
+    """The rows of `SinusoidalPositions`' table P from `start` on, [length, dim], fp32."""
+    position = torch.arange(start, start + length, dtype=torch.float32, device=device)
     pairs = torch.arange(0, dim, 2, dtype=torch.float32, device=device)
     angle = torch.outer(position, torch.exp(pairs * (-math.log(10000.0) / dim)))
     table = torch.empty(length, dim, device=device)

@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from efficient_attn.attention import variant_class
+from efficient_attn.nn.state import DecodingState
 
 
 class Layer(Protocol):
     """What a stack asks of its layers: another of their kind, for a given depth."""
 
     def at_depth(self, depth: int) -> nn.Module: ...
+
+
+class LayerStack(nn.Module):
+    """Layers by depth and a last norm, as encoder and decoder have them."""
+
+    layers: Any
+
+    def __init__(
+        self,
+        template: Layer,
+        kind: type[nn.Module],
+        num_layers: int,
+        norm: nn.Module | None,
+        same_weights: bool,
+    ) -> None:
+        super().__init__()
+        self.layers = build_layers(template, kind, num_layers, same_weights)
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def step(self, x: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """The next n tokens [B, n, d_model] -> output [B, n, d_model] and new state.
+
+        In eval the outputs equal those of the causal `forward`, however x is split. state.position
+        counts the tokens so far, state.nbytes its bytes; state.select(index) is the state of the
+        samples index [B'].
+        """
+        states = []
+        for layer, before in zip(self.layers, state.parts, strict=True):
+            x, after = layer.step(x, before)
+            states.append(after)
+        return self._normed(x), DecodingState(tuple(states))
+
+    def _normed(self, x: Tensor) -> Tensor:
+        return x if self.norm is None else self.norm(x)
 
 
 def build_layers(

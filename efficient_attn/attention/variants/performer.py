@@ -370,6 +370,11 @@ class _Sums(NamedTuple):
     def nbytes(self) -> int:
         return self.sums.nbytes + self.log_scale.nbytes
 
+    def select(self, index: Tensor) -> _Sums:
+        """The sums of the samples index [B']."""
+        sums, log_scale = self.sums.index_select(0, index), self.log_scale.index_select(0, index)
+        return _Sums(sums, log_scale, self.position)
+
     @classmethod
     def empty(cls, zeros: Tensor) -> _Sums:
         return cls(zeros, torch.full_like(zeros[..., 0, :1], _floor(zeros)))
