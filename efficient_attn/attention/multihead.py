@@ -402,7 +402,7 @@ class MultiHeadAttention(nn.Module):
         key_padding_mask: Tensor | None,
         attn_mask: Tensor | None,
         is_causal: bool,
-        grid: tuple[int, int] | None,
+        grid: tuple[int, int] | None = None,
     ) -> AttentionMask:
         """Translate torch.nn's masks (True = ignore) into the one mask object (True = seen)."""
         B, N, M = query.shape[0], query.shape[1], key.shape[1]

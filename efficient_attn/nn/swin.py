@@ -6,7 +6,7 @@ Source: Liu et al., "Swin Transformer: Hierarchical Vision Transformer using Shi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from efficient_attn.attention import MultiHeadAttention, OptionError, resolve_options
 from efficient_attn.attention.errors import as_pair, require_choice, require_int
+from efficient_attn.nn.block import ResidualBlock
 from efficient_attn.nn.choice import Variant, VariantOptions, variant_at
 from efficient_attn.nn.feedforward import Activation, activation_function
 from efficient_attn.nn.positions import make_positions
@@ -82,17 +83,17 @@ class SwinTransformer(nn.Module):
         height, width = as_pair("image_size", image_size, low=1)
         super().__init__()
         self.grid = (-(-height // patch[0]), -(-width // patch[1]))
-        self.embed = PatchEmbedding(in_channels, embed_dim, patch, layer_norm_eps)
+        self.embed = PatchEmbedding(in_channels, embed_dim, patch)
         self.positions: nn.Module | None = None
         if positions != "none":
             self.positions = make_positions(positions, self.grid[0] * self.grid[1], embed_dim)
         self.dropout = nn.Dropout(dropout)
         rates = iter(_growing(drop_path, sum(depths)))
-        self.stages = nn.ModuleList()
+        self.stages, self.merging = nn.ModuleList(), nn.ModuleList()
         grid, dim = self.grid, embed_dim
         for stage, (depth, heads) in enumerate(zip(depths, num_heads, strict=True)):
             if stage:
-                self.stages.append(PatchMerging(dim, layer_norm_eps))
+                self.merging.append(PatchMerging(dim))
                 grid, dim = ((grid[0] + 1) // 2, (grid[1] + 1) // 2), 2 * dim
             blocks = [
                 SwinBlock(
@@ -130,8 +131,8 @@ class SwinTransformer(nn.Module):
         if self.positions is not None:
             x = self._place(x)
         x = self.dropout(x)
-        for stage in self.stages:
-            x = stage(x)
+        for merge, stage in zip([nn.Identity(), *self.merging], self.stages, strict=True):
+            x = stage(merge(x))
         return self.norm(x)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -163,13 +164,11 @@ class SwinTransformer(nn.Module):
 class PatchEmbedding(nn.Module):
     """Patches of an image as tokens; zeros complete the last ones."""
 
-    def __init__(
-        self, in_channels: int, dim: int, patch_size: tuple[int, int], layer_norm_eps: float = 1e-5
-    ) -> None:
+    def __init__(self, in_channels: int, dim: int, patch_size: tuple[int, int]) -> None:
         super().__init__()
         self.patch_size = patch_size
         self.projection = nn.Conv2d(in_channels, dim, patch_size, stride=patch_size)
-        self.norm = nn.LayerNorm(dim, eps=layer_norm_eps)
+        self.norm = nn.LayerNorm(dim)
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, in_channels, height, width] to [B, h, w, dim]."""
@@ -188,9 +187,9 @@ class PatchEmbedding(nn.Module):
 class PatchMerging(nn.Module):
     """Each 2×2 tokens become one of twice the width; zeros complete an odd side."""
 
-    def __init__(self, dim: int, layer_norm_eps: float = 1e-5) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(4 * dim, eps=layer_norm_eps)
+        self.norm = nn.LayerNorm(4 * dim)
         self.reduction = nn.Linear(4 * dim, 2 * dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -200,7 +199,7 @@ class PatchMerging(nn.Module):
         return self.reduction(self.norm(x))
 
 
-class SwinBlock(nn.Module):
+class SwinBlock(ResidualBlock):
     """Attention on the map, then feed-forward, each behind a norm and beside a residual.
 
     grid: the largest map, for variants that need to know it; depth: place in the stage, every
@@ -247,10 +246,7 @@ class SwinBlock(nn.Module):
         """[B, h, w, dim] to [B, h, w, dim]."""
         attend = self._attend if self.windows is None else self._attend_among_zeros
         x = x + self.drop_path(self.dropout(attend(self.norm1(x))))
-        return x + self.drop_path(self.dropout(self._feed_forward(self.norm2(x))))
-
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+        return x + self.drop_path(self.dropout(self._widen(self.norm2(x))))
 
     def _attend(self, x: Tensor) -> Tensor:
         grid = (x.shape[1], x.shape[2])
@@ -270,3 +266,46 @@ class SwinBlock(nn.Module):
         else:
             out = self._attend(x)
         return out[:, :height, :width]
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: in training, each sample's update is left out with probability `rate`."""
+
+    def __init__(self, rate: float = 0.0) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, ...] to [B, ...]; what stays is scaled up so that the mean is that of x."""
+        if not self.training or not self.rate:
+            return x
+        kept = torch.rand(x.shape[0], *[1] * (x.dim() - 1), device=x.device) >= self.rate
+        return x * kept / (1 - self.rate)
+
+
+def _on_sequence(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`function` of [B, N, D] applied to a map [B, h, w, D], row after row."""
+    return function(x.flatten(1, 2)).view(x.shape)
+
+
+def _both(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value
+
+
+def _growing(last: float, count: int) -> list[float]:
+    """`count` rates from 0 to `last`, evenly apart."""
+    if not 0 <= last < 1:
+        raise OptionError(f"drop_path={last!r}: allowed is a number in [0, 1)")
+    return [last * place / max(count - 1, 1) for place in range(count)]
+
+
+def _check_stages(embed_dim: int, depths: Sequence[int], num_heads: Sequence[int]) -> None:
+    require_int("embed_dim", embed_dim, low=1)
+    if not depths or len(depths) != len(num_heads):
+        raise OptionError(
+            f"depths={tuple(depths)!r} and num_heads={tuple(num_heads)!r}: allowed is one number "
+            "of each per stage, at least one stage"
+        )
+    for stage, (depth, heads) in enumerate(zip(depths, num_heads, strict=True)):
+        require_int(f"depths[{stage}]", depth, low=1)
+        require_int(f"num_heads[{stage}]", heads, low=1)
