@@ -77,7 +77,7 @@ class SwinTransformer(nn.Module):
         image_size: tuple[int, int] = (224, 224),
         as_published: bool = False,
     ) -> None:
-        _check_stages(embed_dim, depths, num_heads)
+        _check_stages(embed_dim, depths, num_heads, mlp_ratio)
         require_choice("as_published", as_published, [True, False])
         patch = as_pair("patch_size", _both(patch_size), low=1)
         height, width = as_pair("image_size", image_size, low=1)
@@ -226,7 +226,7 @@ class SwinBlock(ResidualBlock):
         super().__init__()
         name, options = variant_at(variant, variant_options, depth)
         if name == "shifted_window":
-            options = WINDOWS | options
+            options = WINDOWS | options | {"grid": grid}
         options = resolve_options(name, options, max_len=grid[0] * grid[1], grid=grid, layer=depth)
         self.norm1 = nn.LayerNorm(dim, eps=layer_norm_eps)
         self.self_attn = MultiHeadAttention(
@@ -299,13 +299,17 @@ def _growing(last: float, count: int) -> list[float]:
     return [last * place / max(count - 1, 1) for place in range(count)]
 
 
-def _check_stages(embed_dim: int, depths: Sequence[int], num_heads: Sequence[int]) -> None:
+def _check_stages(
+    embed_dim: int, depths: Sequence[int], num_heads: Sequence[int], mlp_ratio: float
+) -> None:
     require_int("embed_dim", embed_dim, low=1)
     if not depths or len(depths) != len(num_heads):
         raise OptionError(
             f"depths={tuple(depths)!r} and num_heads={tuple(num_heads)!r}: allowed is one number "
             "of each per stage, at least one stage"
         )
+    if not mlp_ratio * embed_dim >= 1:
+        raise OptionError(f"mlp_ratio={mlp_ratio!r}: allowed is at least 1/{embed_dim}")
     for stage, (depth, heads) in enumerate(zip(depths, num_heads, strict=True)):
         require_int(f"depths[{stage}]", depth, low=1)
         require_int(f"num_heads[{stage}]", heads, low=1)

@@ -7,16 +7,20 @@ from typing import Any
 
 from efficient_attn.tasks.byte_lm import ByteLM
 from efficient_attn.tasks.digits import Digits, DigitsGrid
+from efficient_attn.tasks.fashion import Fashion
 from efficient_attn.tasks.mqar import Mqar
 from efficient_attn.tasks.task import ModelConfig, Task
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Digits, DigitsGrid, Mqar, ByteLM)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (Digits, DigitsGrid, Fashion, Mqar, ByteLM)
+}
 
 __all__ = [
     "TASKS",
     "ByteLM",
     "Digits",
     "DigitsGrid",
+    "Fashion",
     "ModelConfig",
     "Mqar",
     "Task",
