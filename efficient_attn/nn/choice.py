@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from efficient_attn.attention import OptionError, describe, variant_class
+from efficient_attn.attention import (
+    MultiHeadAttention,
+    OptionError,
+    describe,
+    resolve_options,
+    variant_class,
+)
 
 Variant: TypeAlias = "str | Sequence[str]"
 VariantOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any]] | None"
@@ -54,6 +60,21 @@ def variant_at(variant: Variant, options: VariantOptions, depth: int) -> tuple[s
     ):
         return name, dict(options.get(name, {}))
     return name, _known(name, cycle, options)
+
+
+def attention_at(
+    depth: int,
+    variant: Variant,
+    options: VariantOptions,
+    *,
+    max_len: int | None,
+    grid: tuple[int, int] | None = None,
+    **arguments: Any,
+) -> MultiHeadAttention:
+    """The attention that stands at `depth`; arguments: those of `MultiHeadAttention`."""
+    name, given = variant_at(variant, options, depth)
+    resolved = resolve_options(name, given, max_len=max_len, grid=grid, layer=depth)
+    return MultiHeadAttention(variant=name, **arguments, **resolved)
 
 
 def require_causal(variant: Variant) -> None:

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from efficient_attn.attention import MultiHeadAttention, resolve_options, variant_class
-from efficient_attn.nn.block import ResidualBlock
-from efficient_attn.nn.choice import Variant, VariantOptions, variant_at, variant_cycle
-from efficient_attn.nn.feedforward import Activation, activation_function, require_batch_first
+from efficient_attn.attention import variant_class
+from efficient_attn.nn.block import ResidualBlock, StochasticDepth, make_norm
+from efficient_attn.nn.choice import Variant, VariantOptions, attention_at, variant_cycle
+from efficient_attn.nn.feedforward import Activation, require_batch_first
 from efficient_attn.nn.stack import LayerStack, recognise_causal, tie_cores
 from efficient_attn.nn.state import DecodingState
 
@@ -25,6 +25,8 @@ class TransformerDecoderLayer(ResidualBlock):
     variant, variant_options: self-attention; a list of variants is repeated over depth.
     cross_variant, cross_variant_options: the same for the attention to the memory.
     max_len, memory_max_len: longest target and memory, for variants that need to know them.
+    activation="swiglu", positions, norm, drop_path: as in `TransformerEncoderLayer`; positions
+        count along the target, within self-attention.
 
     Raises ValueError for ``batch_first=False``; UnsupportedAttention, here, when `cross_variant`
     cannot attend from one sequence to another.
@@ -50,6 +52,9 @@ class TransformerDecoderLayer(ResidualBlock):
         cross_variant_options: VariantOptions = None,
         max_len: int | None = None,
         memory_max_len: int | None = None,
+        positions: str | None = None,
+        norm: str = "layer",
+        drop_path: float = 0.0,
         depth: int = 0,
     ) -> None:
         arguments = {
@@ -63,33 +68,37 @@ class TransformerDecoderLayer(ResidualBlock):
         super().__init__()
         self._arguments = arguments
         where: dict[str, Any] = {"device": device, "dtype": dtype}
-
-        def attention(
-            variant: Variant, given: VariantOptions, longest: int | None
-        ) -> MultiHeadAttention:
-            name, options = variant_at(variant, given, depth)
-            options = resolve_options(name, options, max_len=longest, layer=depth)
-            return MultiHeadAttention(
-                d_model, nhead, name, dropout=dropout, bias=bias, **where, **options
-            )
-
-        self.self_attn = attention(variant, variant_options, max_len)
-        self.multihead_attn = attention(cross_variant, cross_variant_options, memory_max_len)
-        self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **where)
-        self.dropout = nn.Dropout(dropout)
-        self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **where)
+        shared: dict[str, Any] = {
+            "embed_dim": d_model,
+            "num_heads": nhead,
+            "dropout": dropout,
+            "bias": bias,
+            **where,
+        }
+        self.self_attn = attention_at(
+            depth,
+            variant,
+            variant_options,
+            max_len=max_len,
+            positions=positions,
+            **shared,
+        )
+        self.multihead_attn = attention_at(
+            depth,
+            cross_variant,
+            cross_variant_options,
+            max_len=memory_max_len,
+            **shared,
+        )
+        self._add_feed_forward(d_model, dim_feedforward, dropout, activation, bias, where)
         self.norm_first = norm_first
-        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
-        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
-        self.norm3 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
+        self.norm1 = make_norm(norm, d_model, layer_norm_eps, bias, **where)
+        self.norm2 = make_norm(norm, d_model, layer_norm_eps, bias, **where)
+        self.norm3 = make_norm(norm, d_model, layer_norm_eps, bias, **where)
         self.dropout1 = nn.Dropout(dropout)
         self.dropout2 = nn.Dropout(dropout)
         self.dropout3 = nn.Dropout(dropout)
-        self.activation = activation_function(activation)
-
-    def at_depth(self, depth: int) -> TransformerDecoderLayer:
-        """A new layer of the same description, as it stands at `depth` of a stack."""
-        return type(self)(**self._arguments, depth=depth)
+        self.drop_path = StochasticDepth(drop_path)
 
     def forward(
         self,

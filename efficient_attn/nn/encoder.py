@@ -8,13 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from efficient_attn.attention import MultiHeadAttention, resolve_options
-from efficient_attn.nn.block import ResidualBlock
-from efficient_attn.nn.choice import Variant, VariantOptions, variant_at
+from efficient_attn.attention.errors import require_int
+from efficient_attn.nn.block import ResidualBlock, StochasticDepth, make_norm
+from efficient_attn.nn.choice import Variant, VariantOptions, attention_at
 from efficient_attn.nn.feedforward import (
     Activation,
     ShortConvolution,
-    activation_function,
     require_batch_first,
 )
 from efficient_attn.nn.stack import LayerStack, recognise_causal, tie_cores
@@ -33,6 +32,12 @@ class TransformerEncoderLayer(ResidualBlock):
     max_len: longest input, for variants that need to know it (linformer).
     grid: (h, w) of tokens that stand row-major on an image, for variants that use it.
     short_conv: width of a causal depthwise convolution before attention; 0 is none.
+    activation: also "swiglu" (Shazeer 2020): linear1 then holds gate and value, 2·dim_feedforward
+        rows, so that two thirds of the width give the parameters of the other activations.
+    positions: None, "rotary" or "alibi", within self-attention.
+    norm: "layer" or "rms" (without a bias).
+    drop_path: probability in training that a sample skips a sublayer; in a stack, of the last
+        layer (`efficient_attn.nn.block.StochasticDepth`).
 
     Raises ValueError for ``batch_first=False``, UnsupportedAttention for what the variant cannot.
     """
@@ -58,6 +63,9 @@ class TransformerEncoderLayer(ResidualBlock):
         max_len: int | None = None,
         grid: tuple[int, int] | None = None,
         short_conv: int = 0,
+        positions: str | None = None,
+        norm: str = "layer",
+        drop_path: float = 0.0,
         depth: int = 0,
     ) -> None:
         arguments = {
@@ -66,29 +74,32 @@ class TransformerEncoderLayer(ResidualBlock):
             if key not in ("self", "depth", "__class__")
         }
         require_batch_first(batch_first)
+        require_int("short_conv", short_conv, low=0)
         super().__init__()
         self._arguments = arguments
-        name, given = variant_at(variant, variant_options, depth)
-        options = resolve_options(name, given, max_len=max_len, grid=grid, layer=depth)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.self_attn = MultiHeadAttention(
-            d_model, nhead, name, dropout=dropout, bias=bias, **where, **options
+        self.self_attn = attention_at(
+            depth,
+            variant,
+            variant_options,
+            max_len=max_len,
+            grid=grid,
+            embed_dim=d_model,
+            num_heads=nhead,
+            dropout=dropout,
+            bias=bias,
+            positions=positions,
+            **where,
         )
         if short_conv:
             self.short_conv = ShortConvolution(d_model, short_conv, **where)
-        self.linear1 = nn.Linear(d_model, dim_feedforward, bias=bias, **where)
-        self.dropout = nn.Dropout(dropout)
-        self.linear2 = nn.Linear(dim_feedforward, d_model, bias=bias, **where)
+        self._add_feed_forward(d_model, dim_feedforward, dropout, activation, bias, where)
         self.norm_first = norm_first
-        self.norm1 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
-        self.norm2 = nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **where)
+        self.norm1 = make_norm(norm, d_model, layer_norm_eps, bias, **where)
+        self.norm2 = make_norm(norm, d_model, layer_norm_eps, bias, **where)
         self.dropout1 = nn.Dropout(dropout)
         self.dropout2 = nn.Dropout(dropout)
-        self.activation = activation_function(activation)
-
-    def at_depth(self, depth: int) -> TransformerEncoderLayer:
-        """A new layer of the same description, as it stands at `depth` of a stack."""
-        return type(self)(**self._arguments, depth=depth)
+        self.drop_path = StochasticDepth(drop_path)
 
     def forward(
         self,

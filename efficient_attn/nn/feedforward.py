@@ -10,7 +10,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 Activation = Callable[[Tensor], Tensor]
-ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
+
+
+def swiglu(x: Tensor) -> Tensor:
+    """SiLU of the first half of the last dimension times the second, [..., 2·F] to [..., F].
+
+    Source: Shazeer, "GLU Variants Improve Transformer" (2020), section 2.
+    """
+    gate, value = x.chunk(2, -1)
+    return F.silu(gate) * value
+
+
+ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu, "swiglu": swiglu}
 
 
 def activation_function(activation: str | Activation) -> Activation:
@@ -22,6 +33,11 @@ def activation_function(activation: str | Activation) -> Activation:
             f"activation={activation!r} is not one of {', '.join(ACTIVATIONS)}, nor a callable"
         )
     return ACTIVATIONS[activation]
+
+
+def is_gated(activation: str | Activation) -> bool:
+    """Whether the activation reads two numbers for each that it gives."""
+    return activation in ("swiglu", swiglu)
 
 
 def require_batch_first(batch_first: bool) -> None:

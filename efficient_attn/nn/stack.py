@@ -12,9 +12,9 @@ from efficient_attn.nn.state import DecodingState
 
 
 class Layer(Protocol):
-    """What a stack asks of its layers: another of their kind, for a given depth."""
+    """What a stack asks of its layers: another of their kind, for a depth of so many."""
 
-    def at_depth(self, depth: int) -> nn.Module: ...
+    def at_depth(self, depth: int, num_layers: int) -> nn.Module: ...
 
 
 class LayerStack(nn.Module):
@@ -67,7 +67,7 @@ def build_layers(
         )
     if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
         raise ValueError(f"num_layers={num_layers!r} must be a whole number of at least 1")
-    layers = [template.at_depth(depth) for depth in range(num_layers)]
+    layers = [template.at_depth(depth, num_layers) for depth in range(num_layers)]
     if same_weights:
         shared = {
             name: value for name, value in template.state_dict().items() if ".core." not in name

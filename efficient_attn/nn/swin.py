@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from efficient_attn.attention import MultiHeadAttention, OptionError, resolve_options
+from efficient_attn.attention import MultiHeadAttention, OptionError
 from efficient_attn.attention.errors import as_pair, require_choice, require_int
-from efficient_attn.nn.block import ResidualBlock
-from efficient_attn.nn.choice import Variant, VariantOptions, variant_at
-from efficient_attn.nn.feedforward import Activation, activation_function
+from efficient_attn.nn.block import ResidualBlock, StochasticDepth
+from efficient_attn.nn.choice import Variant, VariantOptions, attention_at, variant_at
+from efficient_attn.nn.feedforward import Activation
 from efficient_attn.nn.positions import make_positions
 from efficient_attn.nn.stack import tie_cores
 
@@ -88,7 +87,8 @@ class SwinTransformer(nn.Module):
         if positions != "none":
             self.positions = make_positions(positions, self.grid[0] * self.grid[1], embed_dim)
         self.dropout = nn.Dropout(dropout)
-        rates = iter(_growing(drop_path, sum(depths)))
+        last, blocks_before = StochasticDepth(drop_path).p, max(sum(depths) - 1, 1)
+        rates = (last * place / blocks_before for place in range(sum(depths)))
         self.stages, self.merging = nn.ModuleList(), nn.ModuleList()
         grid, dim = self.grid, embed_dim
         for stage, (depth, heads) in enumerate(zip(depths, num_heads, strict=True)):
@@ -227,20 +227,23 @@ class SwinBlock(ResidualBlock):
         name, options = variant_at(variant, variant_options, depth)
         if name == "shifted_window":
             options = WINDOWS | options | {"grid": grid}
-        options = resolve_options(name, options, max_len=grid[0] * grid[1], grid=grid, layer=depth)
         self.norm1 = nn.LayerNorm(dim, eps=layer_norm_eps)
-        self.self_attn = MultiHeadAttention(
-            dim, num_heads, name, dropout=attention_dropout, **options
+        self.self_attn = attention_at(
+            depth,
+            name,
+            options,
+            max_len=grid[0] * grid[1],
+            grid=grid,
+            embed_dim=dim,
+            num_heads=num_heads,
+            dropout=attention_dropout,
         )
         self.norm2 = nn.LayerNorm(dim, eps=layer_norm_eps)
-        self.linear1 = nn.Linear(dim, dim_feedforward)
-        self.linear2 = nn.Linear(dim_feedforward, dim)
-        self.activation = activation_function(activation)
-        self.dropout = nn.Dropout(dropout)
-        self.drop_path = DropPath(drop_path)
+        self._add_feed_forward(dim, dim_feedforward, dropout, activation, True, {})
+        self.drop_path = StochasticDepth(drop_path)
         self.windows: tuple[int, int] | None = None
         if as_published and name == "shifted_window":
-            self.windows = _both(options["window"])
+            self.windows = self.self_attn.core.options.windows
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, h, w, dim] to [B, h, w, dim]."""
@@ -268,21 +271,6 @@ class SwinBlock(ResidualBlock):
         return out[:, :height, :width]
 
 
-class DropPath(nn.Module):
-    """Stochastic depth: in training, each sample's update is left out with probability `rate`."""
-
-    def __init__(self, rate: float = 0.0) -> None:
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, ...] to [B, ...]; what stays is scaled up so that the mean is that of x."""
-        if not self.training or not self.rate:
-            return x
-        kept = torch.rand(x.shape[0], *[1] * (x.dim() - 1), device=x.device) >= self.rate
-        return x * kept / (1 - self.rate)
-
-
 def _on_sequence(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """`function` of [B, N, D] applied to a map [B, h, w, D], row after row."""
     return function(x.flatten(1, 2)).view(x.shape)
@@ -290,13 +278,6 @@ def _on_sequence(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _both(value: int | tuple[int, int]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else value
-
-
-def _growing(last: float, count: int) -> list[float]:
-    """`count` rates from 0 to `last`, evenly apart."""
-    if not 0 <= last < 1:
-        raise OptionError(f"drop_path={last!r}: allowed is a number in [0, 1)")
-    return [last * place / max(count - 1, 1) for place in range(count)]
 
 
 def _check_stages(

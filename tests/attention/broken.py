@@ -211,6 +211,21 @@ class SeesAllOfAPrefill(Right):
         return self(q, state.k, state.v, AttentionMask(slopes=slopes)), state
 
 
+class _SameForAll(KeyValueCache):
+    def select(self, index: Tensor) -> KeyValueCache:
+        return super().select(torch.zeros_like(index))
+
+    def append(self, k: Tensor, v: Tensor) -> KeyValueCache:
+        grown = super().append(k, v)
+        return _SameForAll(grown.k, grown.v, grown.position)
+
+
+class SelectsTheFirstSample(Right):
+    def init_state(self, batch: int, **where: Any) -> KeyValueCache:
+        empty = super().init_state(batch, **where)
+        return _SameForAll(empty.k, empty.v)
+
+
 class DrawsInEval(Right):
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, p: float = 0) -> Tensor:
         return super().forward(q + 1e-3 * torch.randn_like(q), k, v, mask)

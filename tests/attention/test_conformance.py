@@ -118,6 +118,7 @@ FAULTS = [
     (broken.WeightsWithoutTheMask, "weights", "padded"),
     (broken.ForgetsWhileDecoding, "decode", "N=5"),
     (broken.SeesAllOfAPrefill, "decode", "remaining tokens"),
+    (broken.SelectsTheFirstSample, "decode", "select"),
     (broken.CannotDecode, "decode", "does not support step-by-step decoding"),
     (broken.IgnoresDistance, "alibi", "distance"),
     (broken.RefusesLongCausal, "causal_self", "refuses a part"),

@@ -135,6 +135,71 @@ def test_a_copied_state_branches(case: Case) -> None:
         assert_close(out, want[:, :, t : t + 1], **EXACT)
 
 
+@pytest.mark.parametrize("rows", [[2, 0], [1, 1, 1, 0], [0]], ids=str)
+@select("decode")
+def test_selected_samples_go_on_alone(case: Case, rows: list[int]) -> None:
+    """Beam search again: samples may be dropped, repeated and reordered between two steps."""
+    core = clear_module(case).core
+    q, k, v = qkv(12, batch=3)
+    _, state = decode(core, *(x[:, :, :8] for x in (q, k, v)))
+    index = torch.tensor(rows)
+    selected = state.select(index)
+    assert selected.position == state.position == 8
+    assert selected.nbytes * 3 == state.nbytes * len(rows)
+    want, _ = core.step(*(x[:, :, 8:] for x in (q, k, v)), state)
+    got, _ = core.step(*(x[index, :, 8:] for x in (q, k, v)), selected)
+    assert_close(got, want[index], **EXACT)
+
+
+@pytest.mark.parametrize("groups", [4, 2], ids=["all-heads", "grouped"])
+@pytest.mark.parametrize("padded", [None, "bool", "float"], ids=["whole", "bool", "float"])
+@select("noncausal_cross", where=lambda c: not c.can("equal_lengths"))
+def test_a_projected_memory_gives_what_cross_attention_gives(
+    case: Case, padded: str | None, groups: int
+) -> None:
+    module = ea.MultiHeadAttention(
+        16, 4, case.variant, num_kv_heads=groups, dtype=torch.float64, **case.options
+    ).eval()
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    query, memory = (torch.randn(3, n, 16, dtype=torch.float64) for n in (5, 9))
+    padding = None
+    if padded:
+        padding = torch.arange(9) >= torch.tensor([[4], [9], [1]])
+        if padded == "float":
+            padding = torch.zeros(3, 9, dtype=torch.float64).masked_fill(padding, float("-inf"))
+    want, _ = module(query, memory, key_padding_mask=padding)
+    projected = module.project_memory(memory, padding)
+    for piece, expected in zip(query.split([1, 4], 1), want.split([1, 4], 1), strict=True):
+        assert_close(module.attend_memory(piece, projected), expected, **EXACT)
+    index = torch.tensor([2, 0, 0])
+    assert_close(module.attend_memory(query[index], projected.select(index)), want[index], **EXACT)
+
+
+def test_an_added_padding_mask_is_selected_with_its_samples() -> None:
+    module = ea.MultiHeadAttention(16, 4, "full", dtype=torch.float64).eval()
+    query, memory = (torch.randn(3, n, 16, dtype=torch.float64) for n in (2, 5))
+    padding = torch.randn(3, 5, dtype=torch.float64)
+    want, _ = module(query, memory, key_padding_mask=padding)
+    index = torch.tensor([2, 0])
+    selected = module.project_memory(memory, padding).select(index)
+    assert_close(module.attend_memory(query[index], selected), want[index], **EXACT)
+
+
+@select("equal_lengths")
+def test_a_memory_for_windows_is_refused(case: Case) -> None:
+    """One query against one key would pass for equal lengths, and see the wrong window."""
+    module = ea.MultiHeadAttention(16, 2, case.variant, **case.options)
+    with pytest.raises(ea.UnsupportedAttention, match=r"step by step.*full"):
+        module.project_memory(torch.randn(2, 1, 16))
+
+
+def test_a_memory_with_positions_is_refused() -> None:
+    module = ea.MultiHeadAttention(16, 2, "full", positions="rotary")
+    with pytest.raises(ea.UnsupportedAttention, match="two sequences"):
+        module.project_memory(torch.randn(2, 3, 16))
+
+
 @pytest.mark.parametrize("case", [c for c in CASES if not c.can("decode")], ids=str)
 def test_decoding_is_refused_where_it_cannot_be(case: Case) -> None:
     with pytest.raises(ea.UnsupportedAttention) as caught:

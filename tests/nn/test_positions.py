@@ -32,6 +32,29 @@ def test_learned_positions_refuse_longer_inputs() -> None:
         positions(torch.zeros(2, 5, 8))
 
 
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned", "none"])
+@pytest.mark.parametrize("cut", [0, 1, 5, 8, 11])
+def test_pieces_from_a_start_are_the_whole(kind: str, cut: int) -> None:
+    """Rows kept ready and rows beyond them alike: 8 of the sinusoids are kept, 12 are asked for."""
+    positions = make_positions(kind, 12 if kind == "learned" else 8, 6)
+    x = torch.randn(2, 12, 6)
+    pieces = [positions(x[:, :cut]), positions(x[:, cut:], start=cut)]
+    torch.testing.assert_close(torch.cat(pieces, 1), positions(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+def test_positions_before_the_first_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="start=-1"):
+        make_positions(kind, 4, 8)(torch.zeros(1, 2, 8), start=-1)
+
+
+def test_learned_positions_end_where_they_were_trained() -> None:
+    positions = make_positions("learned", 4, 8)
+    assert positions(torch.zeros(1, 2, 8), start=2).shape == (1, 2, 8)
+    with pytest.raises(ValueError, match=r"5 tokens.*max_len=5"):
+        positions(torch.zeros(1, 2, 8), start=3)
+
+
 def test_kinds() -> None:
     x = torch.randn(2, 3, 8)
     assert torch.equal(make_positions("none", 4, 8)(x), x)

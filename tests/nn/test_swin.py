@@ -160,7 +160,7 @@ def test_state_does_not_depend_on_the_image():
 
 
 def test_compiled_in_one_piece():
-    made = model(depths=(2,), num_heads=(2,))
+    made = model(depths=(1,), num_heads=(2,))
     compiled = torch.compile(made, backend="eager", fullgraph=True)
     x = torch.randn(2, 3, 17, 10)
     torch.testing.assert_close(compiled(x), made(x), atol=1e-5, rtol=1e-5)

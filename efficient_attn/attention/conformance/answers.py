@@ -47,7 +47,8 @@ def weights(subject: Subject) -> Iterator[Check]:
 
 
 def decode(subject: Subject) -> Iterator[Check]:
-    """However the tokens are split into steps, a module gives what it gives for all at once."""
+    """However the tokens are split into steps, a module gives what it gives for all at once, and
+    samples of a state go on as they would have."""
     for groups in (None, 1):
         module = subject.make_module(num_kv_heads=groups).requires_grad_(False)
         shared = "" if groups is None else ", key heads shared"
@@ -66,3 +67,12 @@ def decode(subject: Subject) -> Iterator[Check]:
                     "parallel form",
                     distance(subject.stepwise(module, pieces), parallel),
                 )
+        first, then = subject.tokens(5).split([3, 2], 1)
+        _, state = module.step(first, module.init_state(first.shape[0]))
+        whole, _ = module.step(then, state)
+        samples = torch.tensor([1, 1, 0])
+        chosen, _ = module.step(then[samples], state.select(samples))
+        yield Check(
+            f"samples 1, 1, 0 of a state{shared}: select must keep what each has seen",
+            distance(chosen, whole[samples]),
+        )
