@@ -128,38 +128,6 @@ def _layers(
                 )
 
 
-class EncoderDecoder(nn.Module):
-    """torch.nn.Transformer's forward around our encoder and decoder."""
-
-    def __init__(self, norm_first: bool) -> None:
-        super().__init__()
-        layer = (E, H, FF, 0.0)
-        self.encoder = ours_nn.TransformerEncoder(
-            ours_nn.TransformerEncoderLayer(*layer, norm_first=norm_first), 2, nn.LayerNorm(E)
-        )
-        self.decoder = ours_nn.TransformerDecoder(
-            ours_nn.TransformerDecoderLayer(*layer, norm_first=norm_first), 2, nn.LayerNorm(E)
-        )
-
-    def forward(
-        self,
-        src: Tensor,
-        tgt: Tensor,
-        tgt_mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        tgt_key_padding_mask: Tensor | None = None,
-        memory_key_padding_mask: Tensor | None = None,
-    ) -> Tensor:
-        memory = self.encoder(src, src_key_padding_mask=src_key_padding_mask)
-        return self.decoder(
-            tgt,
-            memory,
-            tgt_mask=tgt_mask,
-            tgt_key_padding_mask=tgt_key_padding_mask,
-            memory_key_padding_mask=memory_key_padding_mask,
-        )
-
-
 def transformer_rows() -> Iterator[Comparison]:
     padding, source_padding = absent(N, [N, 4, 7]), absent(M, [6, M, 9])
     padded = {
@@ -171,7 +139,7 @@ def transformer_rows() -> Iterator[Comparison]:
         norm = "pre-norm" if norm_first else "post-norm"
         pair = same(
             nn.Transformer(E, H, 2, 2, FF, 0.0, batch_first=True, norm_first=norm_first),
-            EncoderDecoder(norm_first),
+            ours_nn.Transformer(E, H, 2, 2, FF, 0.0, norm_first=norm_first),
         )
         inputs = tokens(M), tokens(N)
         name = "nn.Transformer, 2+2 layers"
