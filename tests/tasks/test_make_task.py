@@ -49,7 +49,7 @@ def test_the_model_configuration_is_obeyed(name: str) -> None:
 
 
 def test_unknown_names_say_what_there_is() -> None:
-    with pytest.raises(ValueError, match="byte_lm, .*digits_grid, fashion, .*mqar"):
+    with pytest.raises(ValueError, match=r"byte_lm, .*digits_grid, fashion, .*mqar"):
         make_task("mnist")
     with pytest.raises(ValueError, match=r"lenght.*length, pairs"):
         make_task("mqar", lenght=3)
