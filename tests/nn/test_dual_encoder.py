@@ -30,10 +30,15 @@ def test_padding_of_either_input_is_ignored() -> None:
     torch.testing.assert_close(model(first, second, None, padding), expected)
 
 
-def test_the_order_of_a_pair_counts() -> None:
+def test_what_is_compared() -> None:
+    """[u, v, u·v, u − v] of Long Range Arena."""
     model = DualEncoder(2, **SMALL).eval()
-    first, second = torch.randint(20, (2, 1, 12))
-    assert not torch.allclose(model(first, second), model(second, first), atol=1e-5)
+    first, second = torch.randint(20, (2, 3, 12))
+    u, v = model.encode(first), model.encode(second)
+    model.compare = torch.nn.Identity()
+    parts = model(first, second).chunk(4, -1)
+    for found, expected in zip(parts, (u, v, u * v, u - v), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def test_scores_are_cosines() -> None:
