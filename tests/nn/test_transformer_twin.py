@@ -75,6 +75,16 @@ def test_outputs_and_gradients_agree(case: str, norm_first: bool) -> None:
         torch.testing.assert_close(got, want, atol=2e-4, rtol=2e-4)
 
 
+@pytest.mark.parametrize(("side", "length"), [("src", M), ("tgt", N)])
+def test_a_flag_alone_is_the_causal_mask(side: str, length: int) -> None:
+    """torch.nn wants the mask beside it."""
+    theirs, ours = pair()
+    mask = torch_nn.Transformer.generate_square_subsequent_mask(length)
+    want = theirs(*inputs(), **{f"{side}_mask": mask})
+    got = ours(*inputs(), **{f"{side}_is_causal": True})
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_weights_load_both_ways(bias: bool) -> None:
     ours = Transformer(**SIZES, bias=bias).eval()
