@@ -12,13 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from efficient_attn import MultiHeadAttention
+from efficient_attn.integrations.transformers import from_transformers
 
 from .comparison import B, Comparison, E, H, absent, compare, randomise, tokens
 
 
 def rows() -> Iterator[Comparison]:
     yield from bert_rows()
+    yield from whole_bert_rows()
     yield from swin_rows()
+    yield from whole_swin_rows()
     yield from longformer_rows()
 
 
@@ -95,6 +98,72 @@ def bert_rows() -> Iterator[Comparison]:
         yield compare("BertModel, 3 layers", settings, *pair, ids, mask, real=real)
 
 
+class WholeModel(nn.Module):
+    """What of a model's answer is compared; `shared` parameters have one name on both sides."""
+
+    def __init__(self, model: nn.Module, shared: dict[str, nn.Parameter]) -> None:
+        super().__init__()
+        self.shared = nn.ParameterDict(shared)
+        self.model = model
+
+    def forward(self, *inputs: Tensor | None) -> Tensor:
+        out: Any = self.model(*inputs)
+        return out if isinstance(out, Tensor) else out.logits
+
+
+class MaskOfExisting(nn.Module):
+    """BertModel, whose mask says the opposite, with the mask of ours: True = ignore."""
+
+    def __init__(self, bert: nn.Module) -> None:
+        super().__init__()
+        self.bert = bert
+
+    def forward(self, ids: Tensor, padding: Tensor | None, segments: Tensor) -> Tensor:
+        exists = None if padding is None else (~padding).long()
+        return self.bert(ids, exists, segments).last_hidden_state
+
+
+def whole_bert_rows() -> Iterator[Comparison]:
+    """BertModel, and our encoder with its weights."""
+    bert = import_module("transformers.models.bert.modeling_bert")
+    length, vocabulary = 13, 50
+    config = bert.BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=E,
+        num_hidden_layers=3,
+        num_attention_heads=H,
+        intermediate_size=2 * E,
+        max_position_embeddings=length,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    theirs: Any = randomise(bert.BertModel(config, add_pooling_layer=False))
+    ours: Any = from_transformers(theirs)
+    pair = (
+        WholeModel(
+            MaskOfExisting(theirs),
+            {
+                "words": theirs.embeddings.word_embeddings.weight,
+                "positions": theirs.embeddings.position_embeddings.weight,
+                "last": theirs.encoder.layer[-1].output.dense.weight,
+            },
+        ),
+        WholeModel(
+            ours,
+            {
+                "words": ours.words.weight,
+                "positions": ours.positions.weight,
+                "last": ours.encoder.layers[-1].linear2.weight,
+            },
+        ),
+    )
+    ids, segments = torch.randint(vocabulary, (B, length)), torch.randint(2, (B, length))
+    padding = absent(length, [length, 5, 9])
+    for settings, mask in {"no mask, segments": None, "padding, segments": padding}.items():
+        real = None if mask is None else ~mask
+        yield compare("BertModel, whole", settings, *pair, ids, mask, segments, real=real)
+
+
 class SwinBlock(nn.Module):
     """Swin's layer around its window attention, with norms and feed-forward taken away."""
 
@@ -153,6 +222,45 @@ def swin_rows() -> Iterator[Comparison]:
                 Residual(ours),
                 tokens(grid[0] * grid[1]),
             )
+
+
+def whole_swin_rows() -> Iterator[Comparison]:
+    """SwinForImageClassification, and our `SwinTransformer` with its weights: images whose maps are
+    whole windows, images whose maps are not, and a last map that is one window wide."""
+    swin = import_module("transformers.models.swin.modeling_swin")
+    for window, size in ((7, (224, 224)), (4, (200, 136)), (5, (160, 77))):
+        config = swin.SwinConfig(
+            embed_dim=8,
+            depths=(2, 2, 2),
+            num_heads=(1, 2, 4),
+            window_size=window,
+            num_labels=5,
+            drop_path_rate=0.0,
+        )
+        theirs: Any = randomise(swin.SwinForImageClassification(config))
+        ours: Any = from_transformers(theirs)
+        stages = theirs.swin.encoder.layers
+        table = stages[1].blocks[1].attention.relative_position_bias.relative_position_bias_table
+        pair = (
+            WholeModel(
+                theirs,
+                {
+                    "patches": theirs.swin.embeddings.patch_embeddings.projection.weight,
+                    "bias": table,
+                    "merging": stages[0].downsample.reduction.weight,
+                },
+            ),
+            WholeModel(
+                ours,
+                {
+                    "patches": ours.embed.projection.weight,
+                    "bias": ours.stages[1][1].self_attn.core.relative_bias,
+                    "merging": ours.merging[0].reduction.weight,
+                },
+            ),
+        )
+        images = torch.randn(B, 3, *size, requires_grad=True)
+        yield compare("SwinForImageClassification, whole", f"window {window}", *pair, images)
 
 
 class LongformerAttention(nn.Module):

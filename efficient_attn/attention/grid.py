@@ -59,7 +59,7 @@ def kept_index(height: int, width: int) -> Tensor:
         return window_index(height, width, "cpu")
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)  # a hierarchy has about eight for one size of image
 def kept_windows(grid: tuple[int, int], sizes: tuple[int, ...], shifts: tuple[int, ...]) -> Windows:
     with torch.inference_mode(False):
         return cut_grid(grid, sizes, shifts, "cpu")

@@ -26,12 +26,14 @@ class AttentionMask:
     pairwise: bool (True = seen) or float (added to the scores; -inf and the lowest number of the
         type mean not seen), broadcastable to [B, H, N, M].
     slopes: [H], ALiBi: slope times distance is taken from the scores.
+    grid: (rows, columns) on which the tokens of this call stand; None = as the variant was told.
     """
 
     causal: bool = False
     key_padding: Tensor | None = None
     pairwise: Tensor | None = None
     slopes: Tensor | None = None
+    grid: tuple[int, int] | None = None
 
     def select(self, index: Tensor) -> AttentionMask:
         """The mask of the samples index [B']; a pairwise one is [B, ...] or the same for all."""

@@ -11,7 +11,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from efficient_attn.attention.apply import attend, expand_groups
-from efficient_attn.attention.errors import OptionError, require_choice, require_int
+from efficient_attn.attention.errors import OptionError, as_pair, require_choice, require_int
 from efficient_attn.attention.functional import make_core
 from efficient_attn.attention.kernels.flash import hand_written
 from efficient_attn.attention.kernels.order import reordered
@@ -125,12 +125,15 @@ class MultiHeadAttention(nn.Module):
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
+        grid: tuple[int, int] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """query [B, N, E], key [B, M, kdim], value [B, M, vdim] -> output [B, N, E] and weights.
 
         key defaults to query and value to key. key_padding_mask [B, M] and attn_mask ([N, M],
         [B·H, N, M] or [B, H, N, M]): bool with True = ignore, or float added to the scores.
-        is_causal: query i sees keys up to i + (M − N), together with the other masks. Weights
+        is_causal: query i sees keys up to i + (M − N), together with the other masks. grid: (rows,
+        columns) on which the tokens stand row-major in this call, for a variant that was built with
+        the option of that name; others make no use of it. Weights
         [B, N, M], averaged over heads, or [B, H, N, M] without average_attn_weights; None unless
         need_weights.
         """
@@ -145,14 +148,14 @@ class MultiHeadAttention(nn.Module):
                 raise ValueError(
                     f"{name} has shape {tuple(tensor.shape)}, expected [batch, length, {width}]"
                 )
-        mask = self._mask(query, key, key_padding_mask, attn_mask, is_causal)
+        mask = self._mask(query, key, key_padding_mask, attn_mask, is_causal, grid)
         if self.positions is not None and key is not query:
             raise refusal(self.variant, "positions_across", "they count along one sequence")
         dropout_p = self.dropout if self.training else 0.0
         if not need_weights and dropout_p == 0.0:
             order = self._order(query, key, value, mask)
             if order is not None:
-                return self._forward_in_order(query, mask.key_padding, *order), None
+                return self._forward_in_order(query, mask, *order), None
         if not need_weights and self._shortens(query, key, value, mask):
             q, k, v = self._project_shortened(query, key, value, mask.key_padding)
             out, weights = self.core.attend_shortened(q, k, v, dropout_p), None
@@ -351,13 +354,13 @@ class MultiHeadAttention(nn.Module):
             return None
         if not hand_written(query, mask.key_padding, *self.parameters()):
             return None
-        return self.core.order(query.shape[1])
+        return self.core.order(query.shape[1], mask)
 
     def _forward_in_order(
-        self, x: Tensor, exists: Tensor | None, order: Tensor, place: Tensor
+        self, x: Tensor, mask: AttentionMask, order: Tensor, place: Tensor
     ) -> Tensor:
         x = reordered(x, order, place)
-        out = self.core.attend_in_order(*self._project(x, x, x), exists)
+        out = self.core.attend_in_order(*self._project(x, x, x), mask)
         return reordered(self.out_proj(rearrange(out, "b h n v -> b n (h v)")), place, order)
 
     def _split(self, x: Tensor) -> Tensor:
@@ -399,9 +402,14 @@ class MultiHeadAttention(nn.Module):
         key_padding_mask: Tensor | None,
         attn_mask: Tensor | None,
         is_causal: bool,
+        grid: tuple[int, int] | None = None,
     ) -> AttentionMask:
         """Translate torch.nn's masks (True = ignore) into the one mask object (True = seen)."""
         B, N, M = query.shape[0], query.shape[1], key.shape[1]
+        if grid is not None:
+            grid = as_pair("grid", grid, low=1)
+            if grid[0] * grid[1] != N:
+                raise ValueError(f"grid={grid} holds {grid[0] * grid[1]} tokens, the input has {N}")
         pairwise = None
         if attn_mask is not None:
             _check_dtype("attn_mask", attn_mask)
@@ -430,7 +438,7 @@ class MultiHeadAttention(nn.Module):
                     pairwise = row.masked_fill(~pairwise, float("-inf"))
                 else:
                     pairwise = pairwise + row
-        return AttentionMask(is_causal, keep, pairwise, self.slopes)
+        return AttentionMask(is_causal, keep, pairwise, self.slopes, grid)
 
 
 def _check_dtype(name: str, mask: Tensor) -> None:

@@ -132,14 +132,14 @@ class AttentionVariant(nn.Module):
         `attend_shortened`, in the way of `flops` and `traffic`; source: the input's width."""
         raise NotImplementedError(f"{type(self).__name__} does not shorten")
 
-    def order(self, N: int) -> tuple[Tensor, Tensor] | None:
+    def order(self, N: int, mask: AttentionMask) -> tuple[Tensor, Tensor] | None:
         """An order of tokens in which attention is fastest, as [N] tokens, and the place [N] of
         each token in it; None where they lie well as they are."""
         return None
 
-    def attend_in_order(self, q: Tensor, k: Tensor, v: Tensor, exists: Tensor | None) -> Tensor:
+    def attend_in_order(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
         """What `forward` does in training without dropout, noncausal, with q, k, v [B, H, N, D] in
-        the `order`, on the CPU; exists: bool [B, N] of keys in their own order."""
+        the `order`, on the CPU; the mask's keys are in their own order."""
         raise NotImplementedError(f"{type(self).__name__} has no order of its own")
 
     def visible(self, N: int, M: int, device: torch.device, *, causal: bool) -> Tensor | None:

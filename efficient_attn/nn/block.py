@@ -26,10 +26,10 @@ class StochasticDepth(nn.Module):
         self.p = float(p)
 
     def forward(self, update: Tensor) -> Tensor:
-        """[B, N, D] to [B, N, D]."""
+        """[B, ...] to [B, ...]."""
         if not self.training or self.p == 0:
             return update
-        stays = update.new_empty(update.shape[0], 1, 1).bernoulli_(1 - self.p)
+        stays = update.new_empty(update.shape[0], *[1] * (update.dim() - 1)).bernoulli_(1 - self.p)
         return update * (stays / (1 - self.p))
 
     def extra_repr(self) -> str:

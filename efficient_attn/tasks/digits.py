@@ -6,7 +6,6 @@ test part as shipped with scikit-learn; nothing is downloaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -14,20 +13,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from efficient_attn.nn.choice import Variant, VariantOptions
-from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.models import ImageClassifier, SequenceClassifier
-from efficient_attn.tasks.task import (
-    Batch,
-    ModelConfig,
-    Split,
-    Task,
-    TaskPattern,
-    generator,
-    require_split,
-)
+from efficient_attn.tasks.labelled import LabelledTask
+from efficient_attn.tasks.task import Batch, ModelConfig, generator
 
 SIDE = 8
 CLASSES = 10
@@ -37,16 +27,14 @@ SHARES = {"train": 1197, "validation": 300, "test": 300}
 
 
 @dataclass(frozen=True)
-class Digits(Task):
+class Digits(LabelledTask):
     """The pixels row by row as 64 tokens of 17 grey levels; where they stood is not told.
 
     Fixed split: 1197 images to train, 300 to pick the learning rate, 300 to report.
     """
 
     name: ClassVar[str] = "digits"
-    pattern: ClassVar[TaskPattern] = "noncausal_self"
-    metric: ClassVar[str] = "accuracy"
-    higher_is_better: ClassVar[bool] = True
+    classes: ClassVar[int] = CLASSES
     length: ClassVar[int] = SIDE * SIDE  # type: ignore[misc]
 
     def build_model(
@@ -55,36 +43,10 @@ class Digits(Task):
         settings = self.settings(variant, options, model)
         return SequenceClassifier(CLASSES, max_len=self.length, vocab_size=INK, **settings)
 
-    def batches(self, seed: int, batch_size: int) -> Iterator[Batch]:
-        """Images [B, 8, 8] and labels [B]; every image once per epoch, in a new order."""
-        images, labels = _split("train")
-        draw = generator("digits", seed)
-        queue = np.empty(0, dtype=np.int64)
-        while True:
-            while len(queue) < batch_size:
-                queue = np.concatenate([queue, draw.permutation(len(labels))])
-            rows, queue = torch.from_numpy(queue[:batch_size]), queue[batch_size:]
-            yield self._inputs(images[rows]), labels[rows]
+    def samples(self, split: str) -> Batch:
+        return _split(split)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        inputs, labels = batch
-        return F.cross_entropy(model(inputs), labels)
-
-    def evaluate(self, model: nn.Module, split: Split) -> float:
-        """Share of images labelled right."""
-        require_split(split)
-        images, labels = _split(split)
-        with evaluating(model) as device:
-            guesses = model(self._inputs(images).to(device)).argmax(-1).cpu()
-        return (guesses == labels).double().mean().item()
-
-    def baselines(self) -> dict[str, float]:
-        """Guessing, and the most frequent label of the training images."""
-        majority = torch.bincount(_split("train")[1]).argmax()
-        share = (_split("test")[1] == majority).double().mean().item()
-        return {"chance": 1 / CLASSES, "majority_class": share}
-
-    def _inputs(self, images: Tensor) -> Tensor:
+    def inputs(self, images: Tensor) -> Tensor:
         return images.flatten(1)
 
 
@@ -106,7 +68,7 @@ class DigitsGrid(Digits):
             CLASSES, image_size=(SIDE, SIDE), patch_size=1, in_channels=1, **settings
         )
 
-    def _inputs(self, images: Tensor) -> Tensor:
+    def inputs(self, images: Tensor) -> Tensor:
         """Ink between 0 and 1, [B, 1, 8, 8]."""
         return images.unsqueeze(1).float() / (INK - 1)
 

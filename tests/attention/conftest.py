@@ -308,3 +308,4 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 def kernels_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs as small as those of tests would be left to the formula."""
     monkeypatch.setattr(linformer, "SMALL", 0)
+    monkeypatch.setattr(linformer, "FEW_ROWS", 0)

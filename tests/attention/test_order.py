@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from efficient_attn.attention import MultiHeadAttention, UnsupportedAttention
+from efficient_attn.attention.masks import AttentionMask
 
 E, H = 16, 2
 
@@ -65,7 +66,7 @@ def test_any_grid_of_whole_windows(B, grid, window, shift, padded, bias):
     module, formula = pair(grid=grid, window=window, shift=shift, relative_bias=bias)
     N = grid[0] * grid[1]
     x = inputs(B, N)
-    order, place = module.core.order(N)
+    order, place = module.core.order(N, AttentionMask())
     assert torch.equal(order[place], torch.arange(N))
     hidden = None
     if padded:

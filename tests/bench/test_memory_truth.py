@@ -36,6 +36,7 @@ OTHER_OPTIONS: list[tuple[str, dict[str, Any]]] = [
 def kernels_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short calls too are taken by the kernels whose memory is known by hand."""
     monkeypatch.setattr(linformer, "SMALL", 0)
+    monkeypatch.setattr(linformer, "FEW_ROWS", 0)
 
 
 @pytest.fixture(autouse=True)

@@ -40,8 +40,9 @@ from efficient_attn.attention.masks import AttentionMask, dense_weights
 from efficient_attn.attention.registry import Capabilities, register_variant
 from efficient_attn.attention.variant import IMPLEMENTATIONS, AttentionVariant
 
-SMALL = 2**24
-"""Multiply-adds of a sample's projection up to which a product for each head is faster."""
+SMALL, FEW_ROWS = 2**24, 64
+"""Multiply-adds of a sample's projection up to which a product for each head is faster, and rows
+projected to, below which it is."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,9 @@ def _project(matrix: Tensor, x: Tensor, mask: AttentionMask, max_len: int) -> Te
 def _heads_together(matrix: Tensor, x: Tensor) -> bool:
     """Whether one product for all heads is faster than one for each; it may cost a copy of x."""
     K, (H, M, D) = matrix.shape[1], x.shape[1:]
-    if len(matrix) > 1 or not hand_written(x, matrix) or M <= K or K * M * H * D <= SMALL:
+    if len(matrix) > 1 or not hand_written(x, matrix) or M <= K:
+        return False
+    if K < FEW_ROWS or K * M * H * D <= SMALL:
         return False
     if torch.is_grad_enabled() and (x.requires_grad or matrix.requires_grad):
         return True

@@ -48,6 +48,7 @@ from efficient_attn.attention.kernels.parts import IndexedPart, Part
 from efficient_attn.attention.masks import (
     AttentionMask,
     causal_keep,
+    dense_weights,
     distance_bias,
     intersect,
     masked_attention,
@@ -60,9 +61,9 @@ from efficient_attn.attention.variant import IMPLEMENTATIONS, AttentionVariant, 
 class ShiftedWindowOptions:
     """window, shift: tokens, an int or a pair (rows, columns) on a grid; grid: (rows, columns).
 
-    shift=None alternates between 0 and half a window from layer to layer of a stack, and is 0 in
-    a module on its own. relative_bias: learn Swin's bias per head and relative position.
-    implementation: eager, formula or compiled.
+    A call may name another grid. shift=None alternates between 0 and half a window from layer to
+    layer of a stack, and is 0 in a module on its own. relative_bias: learn Swin's bias per
+    head and relative position. implementation: eager, formula or compiled.
     """
 
     window: int | tuple[int, int] = 64
@@ -178,17 +179,16 @@ class ShiftedWindow(AttentionVariant):
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
     ) -> Tensor:
         bias = self._window_bias(q.device, mask.slopes)
-        on = self._on_sequence if self.options.grid is None else self._on_grid
+        on = self._on_grid if self._has_grid(mask) else self._on_sequence
         return on(q, k, v, mask, bias, dropout_p)
 
     def visible(self, N: int, M: int, device: torch.device, *, causal: bool) -> Tensor:
-        if self.options.grid is None:
-            (window,), (shift,) = self.options.windows, self.options.shifts
-            group = (torch.arange(N, device=device) - shift).div(window, rounding_mode="floor")
-        else:
-            windows = self._windows(N, device)
-            group = windows.group.flatten()[windows.slot_of]
-        return group[:, None] == group[None, :]
+        return self._together(N, device, AttentionMask(causal))
+
+    def weights(self, q: Tensor, k: Tensor, mask: AttentionMask) -> Tensor:
+        N = q.shape[-2]
+        keep = intersect(mask.keep(N, N, q.device), self._together(N, q.device, mask))
+        return dense_weights(q, k, keep, self.score_bias(N, N, mask, q.device))
 
     def score_bias(
         self, N: int, M: int, mask: AttentionMask, device: torch.device
@@ -196,7 +196,7 @@ class ShiftedWindow(AttentionVariant):
         bias = mask.bias(N, M, device)
         if self.relative_bias is None:
             return bias
-        positions = self._positions(N, device)
+        positions = self._positions(N, device, mask)
         relative = self._bias(positions, positions)
         return relative if bias is None else relative + bias
 
@@ -354,7 +354,8 @@ class ShiftedWindow(AttentionVariant):
         dropout_p: float,
     ) -> Tensor:
         """Rows are gathered into windows by index, and back: the roll and the cut in one."""
-        windows = self._windows(q.shape[-2], q.device)
+        grid = self._grid(mask)
+        windows = self._windows(q.shape[-2], q.device, grid)
         exists = mask.key_padding
 
         def formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -362,55 +363,71 @@ class ShiftedWindow(AttentionVariant):
 
         if dropout_p or not hand_written(q, k, v, bias) or q.shape[-1] != v.shape[-1]:
             return formula(q, k, v, bias)
-        plan = self._plan(windows, exists, in_order=False)
+        plan = self._plan(windows, exists, grid, in_order=False)
         return blockwise_attention(q, k, v, plan, formula, bias)
 
-    def order(self, N: int) -> tuple[Tensor, Tensor] | None:
+    def order(self, N: int, mask: AttentionMask) -> tuple[Tensor, Tensor] | None:
         """Window after window, on a grid of whole windows."""
         if self.options.grid is None:
             return None
-        windows = self._windows(N, torch.device("cpu"))
+        windows = self._windows(N, torch.device("cpu"), self._grid(mask))
         if windows.tokens.numel() != N:  # each token too many would be projected as well
             return None
         return windows.tokens.flatten(), windows.slot_of
 
-    def attend_in_order(self, q: Tensor, k: Tensor, v: Tensor, exists: Tensor | None) -> Tensor:
-        windows = kept_windows(*self._grid)
+    def attend_in_order(self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
+        grid, exists = self._grid(mask), mask.key_padding
+        windows = kept_windows(*grid)
 
         def formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
             return _in_windows(q, k, v, windows, windows.keep(exists), bias, 0.0)
 
-        plan = self._plan(windows, exists, in_order=True)
+        plan = self._plan(windows, exists, grid, in_order=True)
         return blockwise_attention(q, k, v, plan, formula, self._window_bias(q.device, None))
 
-    def _plan(self, windows: Windows, exists: Tensor | None, *, in_order: bool) -> Plan:
+    def _plan(self, windows: Windows, exists: Tensor | None, grid: Grid, *, in_order: bool) -> Plan:
         """The windows as blocks of rows in the `order`, or in that of the tokens."""
         if exists is None or bool(exists.all()):
-            return _kept_plans(*self._grid)[in_order]
+            return _kept_plans(*grid)[in_order]
         return _masked_plan(_blocks(windows)[in_order], windows.keep(exists))
 
-    @property
-    def _grid(self) -> Grid:
-        assert self.options.grid is not None
-        return self.options.grid, self.options.windows, self.options.shifts
+    def _together(self, N: int, device: torch.device, mask: AttentionMask) -> Tensor:
+        """Bool [N, N]: pairs of one group."""
+        if self._has_grid(mask):
+            windows = self._windows(N, device, self._grid(mask))
+            group = windows.group.flatten()[windows.slot_of]
+        else:
+            (window,), (shift,) = self.options.windows, self.options.shifts
+            group = (torch.arange(N, device=device) - shift).div(window, rounding_mode="floor")
+        return group[:, None] == group[None, :]
 
-    def _windows(self, N: int, device: torch.device) -> Windows:
-        assert self.options.grid is not None
-        rows, columns = self.options.grid
-        if rows * columns != N:
+    def _has_grid(self, mask: AttentionMask) -> bool:
+        """A call may name another grid; it cannot turn a sequence into one."""
+        if self.options.grid is None and mask.grid is not None:
             raise OptionError(
-                f"grid={self.options.grid}: holds {rows * columns} tokens, the input has {N}"
+                f"grid={mask.grid}: this shifted_window was built for sequences; give the option "
+                "grid=(rows, columns) when it is built, and calls may name another"
             )
-        if device.type == "cpu" and not torch.compiler.is_compiling():
-            return kept_windows(*self._grid)
-        return cut_grid(*self._grid, device)
+        return self.options.grid is not None
 
-    def _positions(self, N: int, device: torch.device) -> Tensor:
+    def _grid(self, mask: AttentionMask) -> Grid:
+        assert self.options.grid is not None
+        return mask.grid or self.options.grid, self.options.windows, self.options.shifts
+
+    def _windows(self, N: int, device: torch.device, grid: Grid) -> Windows:
+        rows, columns = grid[0]
+        if rows * columns != N:
+            raise OptionError(f"grid={grid[0]}: holds {rows * columns} tokens, the input has {N}")
+        if device.type == "cpu" and not torch.compiler.is_compiling():
+            return kept_windows(*grid)
+        return cut_grid(*grid, device)
+
+    def _positions(self, N: int, device: torch.device, mask: AttentionMask) -> Tensor:
         """Coordinates [N, axes] of the tokens."""
         index = torch.arange(N, device=device)
         if self.options.grid is None:
             return index[:, None]
-        columns = self.options.grid[1]
+        columns = self._grid(mask)[0][1]
         return torch.stack([index // columns, index % columns], -1)
 
     def _bias(self, queries: Tensor, keys: Tensor) -> Tensor:
@@ -426,7 +443,7 @@ class ShiftedWindow(AttentionVariant):
         return rearrange(self.relative_bias[index], "n m h -> 1 h n m")
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=32)
 def _kept_plans(
     grid: tuple[int, int], sizes: tuple[int, ...], shifts: tuple[int, ...]
 ) -> tuple[Plan, Plan]:

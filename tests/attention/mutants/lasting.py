@@ -19,8 +19,8 @@ SHAPES = [
         "rows and columns of the grid swapped",
         "shifted_window",
         SHIFTED,
-        "rows, columns = self.options.grid",
-        "columns, rows = self.options.grid",
+        "return mask.grid or self.options.grid,",
+        "return (mask.grid or self.options.grid)[::-1],",
     ),
     Mutation(
         10,

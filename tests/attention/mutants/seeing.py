@@ -235,15 +235,15 @@ PADDING = [
         "shifted_window",
         SHIFTED,
         "return _masked_plan(_blocks(windows)[in_order], windows.keep(exists))",
-        "return _kept_plans(*self._grid)[in_order]",
+        "return _kept_plans(*grid)[in_order]",
     ),
     Mutation(
         3,
         "a module that puts its tokens in order forgets their padding",
         "shifted_window",
         MULTIHEAD,
-        "self.core.attend_in_order(*self._project(x, x, x), exists)",
-        "self.core.attend_in_order(*self._project(x, x, x), None)",
+        "self.core.attend_in_order(*self._project(x, x, x), mask)",
+        "self.core.attend_in_order(*self._project(x, x, x), AttentionMask(grid=mask.grid))",
     ),
     Mutation(
         3,

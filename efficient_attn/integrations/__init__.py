@@ -1,0 +1,1 @@
+"""Models of other libraries, rebuilt here around any attention variant."""
