@@ -193,6 +193,8 @@ class LocalWindow(AttentionVariant):
         state = state.append(k, v)
         total, T = state.position, state.k.shape[-2]
         first = min(G, T)
+        if q.shape[-2] == 1 and slopes is None:  # of all that is kept, nothing is out of sight
+            return masked_attention(q, state.k, state.v), state.last(left, first=first)
         j = torch.cat([torch.arange(first), torch.arange(total - (T - first), total)]).to(q.device)
         i = torch.arange(total - q.shape[-2], total, device=q.device)
         near = (j >= i[:, None] - left) | (j < G) | (i[:, None] < G)
