@@ -10,19 +10,11 @@ from typing import TYPE_CHECKING
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from efficient_attn.nn.language_model import LanguageModel
-from efficient_attn.nn.trunk import EncoderSettings, Trunk, initialise
+from efficient_attn.nn.settings import EncoderSettings, completed, initialise
+from efficient_attn.nn.trunk import Trunk
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = [
-    "EncoderSettings",
-    "ImageClassifier",
-    "LanguageModel",
-    "SequenceClassifier",
-    "masked_mean",
-]
 
 
 class SequenceClassifier(nn.Module):
@@ -42,8 +34,9 @@ class SequenceClassifier(nn.Module):
         in_features: int | None = None,
         **settings: Unpack[EncoderSettings],
     ) -> None:
+        settings = completed(settings)
         super().__init__()
-        d_model = settings.get("d_model", 64)
+        d_model = settings["d_model"]
         self.embed: nn.Module
         if vocab_size is not None and in_features is None:
             self.embed = nn.Embedding(vocab_size, d_model)
@@ -89,7 +82,8 @@ class ImageClassifier(nn.Module):
             raise ValueError(
                 f"patch_size={patch_size} must divide both sides of image_size={image_size}"
             )
-        d_model = settings.get("d_model", 64)
+        settings = completed(settings)
+        d_model = settings["d_model"]
         self.image_size = (height, width)
         self.grid = (height // patch_size, width // patch_size)
         self.embed = nn.Conv2d(in_channels, d_model, patch_size, stride=patch_size)
