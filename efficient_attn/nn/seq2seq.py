@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from efficient_attn.nn.choice import Variant, VariantOptions, require_causal
+from efficient_attn.nn.choice import Variant, VariantOptions, decoder_choice, require_causal
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
 from efficient_attn.nn.generation import Generated, generate
 from efficient_attn.nn.mode import evaluating
@@ -66,9 +66,12 @@ class EncoderDecoder(nn.Module):
         **settings: Unpack[EncoderSettings],
     ) -> None:
         settings = completed(settings)
-        if decoder_variant is None:
-            decoder_variant = settings["variant"]
-            decoder_variant_options = settings["variant_options"]
+        decoder_variant, decoder_variant_options = decoder_choice(
+            decoder_variant,
+            decoder_variant_options,
+            settings["variant"],
+            settings["variant_options"],
+        )
         if self.causal:
             require_causal(decoder_variant)
         target_size = vocab_size if target_vocab_size is None else target_vocab_size
