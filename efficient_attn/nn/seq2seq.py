@@ -144,10 +144,10 @@ class Seq2Seq(EncoderDecoder):
         return self.decode(target_in, *self.encode(source))
 
     def loss(
-        self, source: Tensor, given: Tensor, wanted: Tensor, label_smoothing: float = 0.0
+        self, source: Tensor, target_in: Tensor, labels: Tensor, label_smoothing: float = 0.0
     ) -> Tensor:
-        """Cross-entropy of `wanted` [B, N], which follows `given` (see `teacher_forcing`)."""
-        return token_loss(self(source, given), wanted, label_smoothing)
+        """Cross-entropy of labels [B, N], which follow target_in [B, N] (see `teacher_forcing`)."""
+        return token_loss(self(source, target_in), labels, label_smoothing)
 
     def init_state(self, source: Tensor) -> DecodingState:
         """State for `step` before BOS; the encoder runs here, once. source [B, M]."""
@@ -195,20 +195,20 @@ class _Continuing:
 
 
 def teacher_forcing(target: Tensor) -> tuple[Tensor, Tensor]:
-    """target [B, N], PAD on the right -> what the decoder reads and is to say, [B, N + 1] each.
+    """target [B, N], PAD on the right -> target_in and labels, [B, N + 1] each.
 
     ``a b c`` becomes ``BOS a b c`` and ``a b c EOS``.
     """
     column = torch.full_like(target[:, :1], BOS)
-    wanted = torch.cat([target, torch.full_like(column, PAD)], 1)
-    wanted.scatter_(1, (target != PAD).sum(1, keepdim=True), EOS)
-    return torch.cat([column, target], 1), wanted
+    labels = torch.cat([target, torch.full_like(column, PAD)], 1)
+    labels.scatter_(1, (target != PAD).sum(1, keepdim=True), EOS)
+    return torch.cat([column, target], 1), labels
 
 
-def token_loss(logits: Tensor, wanted: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy of logits [B, N, V] over the places where `wanted` [B, N] is not PAD."""
+def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Mean cross-entropy of logits [B, N, V] over the places where labels [B, N] are not PAD."""
     return F.cross_entropy(
-        logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=label_smoothing
+        logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=label_smoothing
     )
 
 

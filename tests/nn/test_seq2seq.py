@@ -182,9 +182,9 @@ def test_embeddings_are_shared_or_apart() -> None:
 
 
 def test_teacher_forcing_by_hand() -> None:
-    given_, wanted = teacher_forcing(torch.tensor([[5, 6, 7], [7, PAD, PAD]]))
-    assert given_.tolist() == [[BOS, 5, 6, 7], [BOS, 7, PAD, PAD]]
-    assert wanted.tolist() == [[5, 6, 7, EOS], [7, EOS, PAD, PAD]]
+    target_in, labels = teacher_forcing(torch.tensor([[5, 6, 7], [7, PAD, PAD]]))
+    assert target_in.tolist() == [[BOS, 5, 6, 7], [BOS, 7, PAD, PAD]]
+    assert labels.tolist() == [[5, 6, 7, EOS], [7, EOS, PAD, PAD]]
 
 
 def test_loss_ignores_padding_of_the_target() -> None:
