@@ -148,7 +148,7 @@ def _swin(config: Any, variant: Variant | None, options: VariantOptions) -> Swin
         layer_norm_eps=config.layer_norm_eps,
         variant=variant,
         variant_options=options,
-        image_size=_pair(config.image_size),
+        image_size=config.image_size,
         as_published=True,
     )
 
@@ -226,10 +226,6 @@ def _require(config: Any, **expected: Any) -> None:
         given = getattr(config, name, value)
         if given != value:
             raise ValueError(f"{name}={given!r} has no counterpart here: allowed is {value!r}")
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def _activation(name: Any) -> Callable[[Tensor], Tensor]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
+from efficient_attn.attention.errors import as_pair, require_int
 from efficient_attn.nn.settings import EncoderSettings, completed, initialise
 from efficient_attn.nn.trunk import Trunk
 
@@ -77,8 +78,9 @@ class ImageClassifier(nn.Module):
         **settings: Unpack[EncoderSettings],
     ) -> None:
         super().__init__()
-        height, width = image_size
-        if patch_size < 1 or height % patch_size or width % patch_size:
+        require_int("patch_size", patch_size, low=1)
+        height, width = as_pair("image_size", image_size, low=1)
+        if height % patch_size or width % patch_size:
             raise ValueError(
                 f"patch_size={patch_size} must divide both sides of image_size={image_size}"
             )
