@@ -5,7 +5,7 @@ import torch
 from shipped import SHIPPED, shipped
 from torch import nn
 
-from efficient_attn import UnsupportedAttention
+from efficient_attn import UnsupportedAttention, describe
 from efficient_attn.nn import ImageClassifier, LanguageModel, SequenceClassifier
 
 SMALL = {"d_model": 16, "nhead": 2, "num_layers": 2}
@@ -52,7 +52,16 @@ def test_sequence_classifier_wants_one_kind_of_input() -> None:
 
 @pytest.mark.parametrize("variant", SHIPPED)
 def test_image_classifier(variant: str) -> None:
-    model = ImageClassifier(5, image_size=(8, 12), patch_size=2, variant=variant, **SMALL)
+    # Windows as wide as by default would be 64×64 tokens on this grid.
+    options = {"window": 2} if "window" in describe(variant).options else None
+    model = ImageClassifier(
+        5,
+        image_size=(8, 12),
+        patch_size=2,
+        variant=variant,
+        variant_options=options,
+        **SMALL,
+    )
     assert model.grid == (4, 6)
     out = model(torch.randn(3, 3, 8, 12))
     assert out.shape == (3, 5)
