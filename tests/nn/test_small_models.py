@@ -84,6 +84,8 @@ def test_image_classifier_tells_windows_their_grid() -> None:
 
 
 def test_image_sizes_must_fit() -> None:
+    with pytest.raises(ValueError, match="patch_size='2'"):
+        ImageClassifier(5, image_size=(8, 12), patch_size="2", **SMALL)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="patch_size=3"):
         ImageClassifier(5, image_size=(8, 12), patch_size=3, **SMALL)
     with pytest.raises(ValueError, match=r"image_size=\(8, 12\)"):
@@ -109,5 +111,5 @@ def test_language_model_refuses_when_it_is_built(variant) -> None:
 
 
 def test_unknown_setting_is_refused() -> None:
-    with pytest.raises(TypeError, match="n_head"):
+    with pytest.raises(TypeError, match=r"n_head; allowed are .*nhead"):
         LanguageModel(20, max_len=16, n_head=2)  # type: ignore[call-arg]
