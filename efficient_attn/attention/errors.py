@@ -32,6 +32,12 @@ def require_number(option: str, value: Any, *, low: float | None = None) -> None
         raise OptionError(f"{option}={value!r}: allowed is {allowed}")
 
 
+def require_probability(option: str, value: Any) -> None:
+    """Raise `OptionError` unless `value` is a number in [0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise OptionError(f"{option}={value!r}: allowed is a probability in [0, 1)")
+
+
 def require_choice(option: str, value: Any, allowed: Iterable[Any]) -> None:
     """Raise `OptionError` unless `value` is one of `allowed`."""
     choices = list(allowed)
@@ -46,3 +52,11 @@ def as_pair(option: str, value: Any, *, low: int) -> tuple[int, int]:
     for part in value:
         require_int(option, part, low=low)
     return int(value[0]), int(value[1])
+
+
+def as_sides(option: str, value: Any, *, low: int) -> tuple[int, int]:
+    """A pair as in `as_pair`, or one whole number for both sides."""
+    if isinstance(value, (list, tuple)):
+        return as_pair(option, value, low=low)
+    require_int(option, value, low=low)
+    return value, value

@@ -11,7 +11,13 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from efficient_attn.attention.apply import attend, expand_groups
-from efficient_attn.attention.errors import OptionError, as_pair, require_choice, require_int
+from efficient_attn.attention.errors import (
+    OptionError,
+    as_pair,
+    require_choice,
+    require_int,
+    require_probability,
+)
 from efficient_attn.attention.functional import make_core
 from efficient_attn.attention.kernels.flash import hand_written
 from efficient_attn.attention.kernels.order import reordered
@@ -70,8 +76,7 @@ class MultiHeadAttention(nn.Module):
         groups = num_heads if num_kv_heads is None else num_kv_heads
         if groups < 1 or num_heads % groups:
             raise ValueError(f"num_kv_heads={groups} must divide num_heads={num_heads}")
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout={dropout} must lie in [0, 1)")
+        require_probability("dropout", dropout)
         self.embed_dim = embed_dim
         self.num_heads = num_heads
         self.num_kv_heads = groups
@@ -133,9 +138,8 @@ class MultiHeadAttention(nn.Module):
         [B·H, N, M] or [B, H, N, M]): bool with True = ignore, or float added to the scores.
         is_causal: query i sees keys up to i + (M − N), together with the other masks. grid: (rows,
         columns) on which the tokens stand row-major in this call, for a variant that was built with
-        the option of that name; others make no use of it. Weights
-        [B, N, M], averaged over heads, or [B, H, N, M] without average_attn_weights; None unless
-        need_weights.
+        the option of that name; others make no use of it. Weights [B, N, M], averaged over heads,
+        or [B, H, N, M] without average_attn_weights; None unless need_weights.
         """
         key = query if key is None else key
         value = key if value is None else value

@@ -88,8 +88,8 @@ def from_config(
     """The model of a config of transformers, with fresh weights.
 
     A BertConfig gives a `BertEncoder`, with full attention when variant is None; a SwinConfig a
-    `SwinTransformer` with shifted windows. ValueError for other kinds, and for what of a config
-    has no counterpart.
+    `SwinTransformer` with shifted windows, of the config's size unless options name another.
+    ValueError for other kinds, and for what of a config has no counterpart.
     """
     return _builder(config)(config, variant, variant_options)
 
@@ -130,9 +130,9 @@ def _bert(config: Any, variant: Variant | None, options: VariantOptions) -> Bert
 
 def _swin(config: Any, variant: Variant | None, options: VariantOptions) -> SwinTransformer:
     _require(config, use_absolute_embeddings=False, qkv_bias=True)
-    if variant is None:
-        own = {"window": config.window_size}
-        variant, options = "shifted_window", own if options is None else options
+    variant = variant or "shifted_window"
+    if variant == "shifted_window" and (options is None or isinstance(options, Mapping)):
+        options = {"window": config.window_size, **(options or {})}
     return SwinTransformer(
         config.num_labels or None,
         embed_dim=config.embed_dim,
@@ -148,7 +148,7 @@ def _swin(config: Any, variant: Variant | None, options: VariantOptions) -> Swin
         layer_norm_eps=config.layer_norm_eps,
         variant=variant,
         variant_options=options,
-        image_size=_pair(config.image_size),
+        image_size=config.image_size,
         as_published=True,
     )
 
@@ -226,10 +226,6 @@ def _require(config: Any, **expected: Any) -> None:
         given = getattr(config, name, value)
         if given != value:
             raise ValueError(f"{name}={given!r} has no counterpart here: allowed is {value!r}")
-
-
-def _pair(size: Any) -> tuple[int, int]:
-    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 def _activation(name: Any) -> Callable[[Tensor], Tensor]:

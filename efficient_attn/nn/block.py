@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from efficient_attn.attention import OptionError
-from efficient_attn.attention.errors import require_choice, require_int
+from efficient_attn.attention.errors import require_choice, require_int, require_probability
 from efficient_attn.nn.feedforward import Activation, activation_function, is_gated
 
 
@@ -20,8 +19,7 @@ class StochasticDepth(nn.Module):
     """
 
     def __init__(self, p: float) -> None:
-        if isinstance(p, bool) or not isinstance(p, (int, float)) or not 0 <= p < 1:
-            raise OptionError(f"drop_path={p!r}: allowed is a probability in [0, 1)")
+        require_probability("drop_path", p)
         super().__init__()
         self.p = float(p)
 
@@ -82,6 +80,13 @@ class ResidualBlock(nn.Module):
 
     def _widen(self, x: Tensor) -> Tensor:
         return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+def layer_arguments_in(scope: dict[str, Any]) -> dict[str, Any]:
+    """Of the `locals()` at the head of a layer's __init__, the arguments but for its depth."""
+    return {
+        name: value for name, value in scope.items() if name not in ("self", "depth", "__class__")
+    }
 
 
 def make_norm(

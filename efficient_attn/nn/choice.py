@@ -77,6 +77,18 @@ def attention_at(
     return MultiHeadAttention(variant=name, **arguments, **resolved)
 
 
+def decoder_choice(
+    decoder_variant: Variant | None,
+    decoder_options: VariantOptions,
+    variant: Variant,
+    options: VariantOptions,
+) -> tuple[Variant, VariantOptions]:
+    """The decoder's self-attention and its options: the encoder's, where no own ones are given."""
+    if decoder_variant is not None:
+        return decoder_variant, decoder_options
+    return variant, options if decoder_options is None else decoder_options
+
+
 def require_causal(variant: Variant) -> None:
     """Raise UnsupportedAttention when a variant of the cycle cannot do causal self-attention."""
     for name in dict.fromkeys(variant_cycle(variant)):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from efficient_attn.attention import variant_class
-from efficient_attn.nn.block import ResidualBlock, StochasticDepth, make_norm
+from efficient_attn.nn.block import ResidualBlock, StochasticDepth, layer_arguments_in, make_norm
 from efficient_attn.nn.choice import Variant, VariantOptions, attention_at, variant_cycle
 from efficient_attn.nn.feedforward import Activation, require_batch_first
 from efficient_attn.nn.stack import LayerStack, recognise_causal, tie_cores
@@ -57,11 +57,7 @@ class TransformerDecoderLayer(ResidualBlock):
         drop_path: float = 0.0,
         depth: int = 0,
     ) -> None:
-        arguments = {
-            key: value
-            for key, value in locals().items()
-            if key not in ("self", "depth", "__class__")
-        }
+        arguments = layer_arguments_in(locals())
         require_batch_first(batch_first)
         for cross in dict.fromkeys(variant_cycle(cross_variant)):
             variant_class(cross).capabilities.require(cross, causal=False, cross=True)

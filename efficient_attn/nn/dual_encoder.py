@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from efficient_attn.nn.models import EncoderSettings, SequenceClassifier
+from efficient_attn.nn.models import SequenceClassifier
+from efficient_attn.nn.settings import EncoderSettings, completed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,7 +37,7 @@ class DualEncoder(nn.Module):
         **settings: Unpack[EncoderSettings],
     ) -> None:
         super().__init__()
-        dim = settings.get("d_model", 64) if dim is None else dim
+        dim = completed(settings)["d_model"] if dim is None else dim
         self.encoder = SequenceClassifier(
             dim, max_len=max_len, vocab_size=vocab_size, in_features=in_features, **settings
         )

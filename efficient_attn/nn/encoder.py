@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from efficient_attn.attention.errors import require_int
-from efficient_attn.nn.block import ResidualBlock, StochasticDepth, make_norm
+from efficient_attn.nn.block import ResidualBlock, StochasticDepth, layer_arguments_in, make_norm
 from efficient_attn.nn.choice import Variant, VariantOptions, attention_at
 from efficient_attn.nn.feedforward import (
     Activation,
@@ -68,11 +68,7 @@ class TransformerEncoderLayer(ResidualBlock):
         drop_path: float = 0.0,
         depth: int = 0,
     ) -> None:
-        arguments = {
-            key: value
-            for key, value in locals().items()
-            if key not in ("self", "depth", "__class__")
-        }
+        arguments = layer_arguments_in(locals())
         require_batch_first(batch_first)
         require_int("short_conv", short_conv, low=0)
         super().__init__()

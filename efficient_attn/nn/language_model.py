@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from efficient_attn.nn.choice import require_causal
 from efficient_attn.nn.generation import Generated, Prompts, generate
 from efficient_attn.nn.mode import evaluating
+from efficient_attn.nn.settings import EncoderSettings, completed, initialise
 from efficient_attn.nn.state import DecodingState
-from efficient_attn.nn.trunk import EncoderSettings, Trunk, initialise
+from efficient_attn.nn.trunk import Trunk
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -35,9 +36,10 @@ class LanguageModel(nn.Module):
         tied_embeddings: bool = False,
         **settings: Unpack[EncoderSettings],
     ) -> None:
-        require_causal(settings.get("variant", "full"))
+        settings = completed(settings)
+        require_causal(settings["variant"])
         super().__init__()
-        d_model = settings.get("d_model", 64)
+        d_model = settings["d_model"]
         self.embed = nn.Embedding(vocab_size, d_model)
         initialise(self.embed, settings)
         self.trunk = Trunk(max_len, **settings)

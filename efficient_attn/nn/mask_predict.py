@@ -7,6 +7,7 @@ Models" (2019), sections 2 and 3.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +34,8 @@ class MaskPredict(EncoderDecoder):
 
     causal = False
 
-    def __init__(self, vocab_size: int, *, max_len: int, **settings: object) -> None:
-        super().__init__(vocab_size, max_len=max_len, **settings)  # type: ignore[arg-type]
+    def __init__(self, vocab_size: int, *, max_len: int, **settings: Any) -> None:
+        super().__init__(vocab_size, max_len=max_len, **settings)
         d_model = self.target_embed.embedding_dim
         self.source_length = nn.Embedding(max_len + 1, d_model)
         self.length_head = nn.Linear(d_model, self.max_target_len)
@@ -54,17 +55,19 @@ class MaskPredict(EncoderDecoder):
         return self.length_head(features)
 
     def loss(
-        self, source: Tensor, given: Tensor, wanted: Tensor, label_smoothing: float = 0.0
+        self, source: Tensor, masked_target: Tensor, labels: Tensor, label_smoothing: float = 0.0
     ) -> Tensor:
-        """Cross-entropy of the masked tokens and, weighted by 0.1, of the length."""
-        logits, lengths = self(source, given)
-        length = (given != PAD).sum(1)
-        return token_loss(logits, wanted, label_smoothing) + LENGTH_LOSS * F.cross_entropy(
-            lengths, length - 1
-        )
+        """Cross-entropy of the masked tokens and, times `LENGTH_LOSS`, of the length.
+
+        masked_target, labels: [B, N], see `mask_at_random`.
+        """
+        logits, length_logits = self(source, masked_target)
+        length = (masked_target != PAD).sum(1)
+        length_loss = F.cross_entropy(length_logits, length - 1)
+        return token_loss(logits, labels, label_smoothing) + LENGTH_LOSS * length_loss
 
     def generate(
-        self, source: Tensor, iterations: int = 10, length_candidates: int = 5
+        self, source: Tensor, *, iterations: int = 10, length_candidates: int = 5
     ) -> Generated:
         """source [B, M] -> targets, without BOS and EOS, in eval mode.
 
@@ -125,10 +128,10 @@ def refine(
 
 
 def mask_at_random(target: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """What the decoder is trained on: target [B, N] -> the target with masks, and what they hide.
+    """What the decoder is trained on: target [B, N] -> masked_target and labels, [B, N] each.
 
     The number of masks is uniform in 1 … length for each sample, and any tokens are as likely to
-    be masked as others. The second [B, N] is PAD where nothing is to be predicted.
+    be masked as others. Labels are PAD where nothing is to be predicted.
     """
     real = target != PAD
     draw = torch.rand(target.shape, generator=generator)

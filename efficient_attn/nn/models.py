@@ -10,19 +10,12 @@ from typing import TYPE_CHECKING
 from einops import rearrange, reduce
 from torch import Tensor, nn
 
-from efficient_attn.nn.language_model import LanguageModel
-from efficient_attn.nn.trunk import EncoderSettings, Trunk, initialise
+from efficient_attn.attention.errors import as_pair, require_int
+from efficient_attn.nn.settings import EncoderSettings, completed, initialise
+from efficient_attn.nn.trunk import Trunk
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-__all__ = [
-    "EncoderSettings",
-    "ImageClassifier",
-    "LanguageModel",
-    "SequenceClassifier",
-    "masked_mean",
-]
 
 
 class SequenceClassifier(nn.Module):
@@ -42,8 +35,9 @@ class SequenceClassifier(nn.Module):
         in_features: int | None = None,
         **settings: Unpack[EncoderSettings],
     ) -> None:
+        settings = completed(settings)
         super().__init__()
-        d_model = settings.get("d_model", 64)
+        d_model = settings["d_model"]
         self.embed: nn.Module
         if vocab_size is not None and in_features is None:
             self.embed = nn.Embedding(vocab_size, d_model)
@@ -84,12 +78,14 @@ class ImageClassifier(nn.Module):
         **settings: Unpack[EncoderSettings],
     ) -> None:
         super().__init__()
-        height, width = image_size
-        if patch_size < 1 or height % patch_size or width % patch_size:
+        require_int("patch_size", patch_size, low=1)
+        height, width = as_pair("image_size", image_size, low=1)
+        if height % patch_size or width % patch_size:
             raise ValueError(
                 f"patch_size={patch_size} must divide both sides of image_size={image_size}"
             )
-        d_model = settings.get("d_model", 64)
+        settings = completed(settings)
+        d_model = settings["d_model"]
         self.image_size = (height, width)
         self.grid = (height // patch_size, width // patch_size)
         self.embed = nn.Conv2d(in_channels, d_model, patch_size, stride=patch_size)

@@ -55,13 +55,19 @@ class LearnedPositions(nn.Module):
 
     def forward(self, x: Tensor, start: int = 0) -> Tensor:
         """Tokens [B, n, D] at the positions from `start` on to [B, n, D]."""
-        stop, max_len = end_of(x, start), self.weight.shape[0]
-        if stop > max_len:
-            raise ValueError(
-                f"input of {stop} tokens is longer than the {max_len} learned positions; "
-                f"build the model with max_len={stop} or more, or use positions='sinusoidal'"
-            )
+        stop = end_of(x, start)
+        self.require_length(stop)
         return x + self.weight[start:stop]
+
+    def require_length(self, length: int) -> None:
+        """ValueError where so many tokens are more than the positions."""
+        max_len = self.weight.shape[0]
+        if length > max_len:
+            raise ValueError(
+                f"{length} tokens are more than the {max_len} learned positions; shorten the "
+                f"input (prompt and new tokens), or build the model with max_len={length} or "
+                "more, or with positions='sinusoidal' or 'rotary'"
+            )
 
     def extra_repr(self) -> str:
         return f"max_len={self.weight.shape[0]}, dim={self.weight.shape[1]}"

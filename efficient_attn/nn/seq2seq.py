@@ -9,14 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from efficient_attn.nn.block import make_norm
-from efficient_attn.nn.choice import Variant, VariantOptions, require_causal
+from efficient_attn.nn.choice import Variant, VariantOptions, decoder_choice, require_causal
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
 from efficient_attn.nn.generation import Generated, generate
 from efficient_attn.nn.mode import evaluating
-from efficient_attn.nn.positions import make_positions
+from efficient_attn.nn.settings import (
+    EncoderSettings,
+    added_positions,
+    completed,
+    last_norm,
+    layer_arguments,
+)
 from efficient_attn.nn.state import DecodingState
-from efficient_attn.nn.trunk import WITHIN_ATTENTION, EncoderSettings, Trunk
+from efficient_attn.nn.trunk import Trunk
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -60,9 +65,13 @@ class EncoderDecoder(nn.Module):
         cross_variant_options: VariantOptions = None,
         **settings: Unpack[EncoderSettings],
     ) -> None:
-        if decoder_variant is None:
-            decoder_variant = settings.get("variant", "full")
-            decoder_variant_options = settings.get("variant_options")
+        settings = completed(settings)
+        decoder_variant, decoder_variant_options = decoder_choice(
+            decoder_variant,
+            decoder_variant_options,
+            settings["variant"],
+            settings["variant_options"],
+        )
         if self.causal:
             require_causal(decoder_variant)
         target_size = vocab_size if target_vocab_size is None else target_vocab_size
@@ -73,8 +82,7 @@ class EncoderDecoder(nn.Module):
             )
         super().__init__()
         self.max_target_len = max_len if max_target_len is None else max_target_len
-        positions = settings.get("positions", "learned")
-        d_model = settings.get("d_model", 64)
+        positions, d_model = settings["positions"], settings["d_model"]
         # Sinusoids have unit size; a matrix that makes logits too must be small, so it is scaled.
         self.scale = math.sqrt(d_model) if positions == "sinusoidal" else 1.0
         std = 1.0 / self.scale if positions == "sinusoidal" else 0.02
@@ -83,9 +91,7 @@ class EncoderDecoder(nn.Module):
         self.target_embed = (
             self.source_embed if shared_embeddings else _embedding(target_size, d_model, std)
         )
-        self.target_positions = make_positions(
-            "none" if positions in WITHIN_ATTENTION else positions, self.max_target_len, d_model
-        )
+        self.target_positions = added_positions(settings, self.max_target_len)
         self.decoder = _decoder(
             settings,
             variant=decoder_variant,
@@ -138,10 +144,10 @@ class Seq2Seq(EncoderDecoder):
         return self.decode(target_in, *self.encode(source))
 
     def loss(
-        self, source: Tensor, given: Tensor, wanted: Tensor, label_smoothing: float = 0.0
+        self, source: Tensor, target_in: Tensor, labels: Tensor, label_smoothing: float = 0.0
     ) -> Tensor:
-        """Cross-entropy of `wanted` [B, N], which follows `given` (see `teacher_forcing`)."""
-        return token_loss(self(source, given), wanted, label_smoothing)
+        """Cross-entropy of labels [B, N], which follow target_in [B, N] (see `teacher_forcing`)."""
+        return token_loss(self(source, target_in), labels, label_smoothing)
 
     def init_state(self, source: Tensor) -> DecodingState:
         """State for `step` before BOS; the encoder runs here, once. source [B, M]."""
@@ -189,20 +195,20 @@ class _Continuing:
 
 
 def teacher_forcing(target: Tensor) -> tuple[Tensor, Tensor]:
-    """target [B, N], PAD on the right -> what the decoder reads and is to say, [B, N + 1] each.
+    """target [B, N], PAD on the right -> target_in and labels, [B, N + 1] each.
 
     ``a b c`` becomes ``BOS a b c`` and ``a b c EOS``.
     """
     column = torch.full_like(target[:, :1], BOS)
-    wanted = torch.cat([target, torch.full_like(column, PAD)], 1)
-    wanted.scatter_(1, (target != PAD).sum(1, keepdim=True), EOS)
-    return torch.cat([column, target], 1), wanted
+    labels = torch.cat([target, torch.full_like(column, PAD)], 1)
+    labels.scatter_(1, (target != PAD).sum(1, keepdim=True), EOS)
+    return torch.cat([column, target], 1), labels
 
 
-def token_loss(logits: Tensor, wanted: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy of logits [B, N, V] over the places where `wanted` [B, N] is not PAD."""
+def token_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Mean cross-entropy of logits [B, N, V] over the places where labels [B, N] are not PAD."""
     return F.cross_entropy(
-        logits.flatten(0, 1), wanted.flatten(), ignore_index=PAD, label_smoothing=label_smoothing
+        logits.flatten(0, 1), labels.flatten(), ignore_index=PAD, label_smoothing=label_smoothing
     )
 
 
@@ -214,20 +220,7 @@ def _embedding(size: int, d_model: int, std: float) -> nn.Embedding:
 
 def _decoder(settings: EncoderSettings, **attention: Any) -> TransformerDecoder:
     """A decoder of the sizes in `settings`; attention: keywords of `TransformerDecoderLayer`."""
-    d_model = settings.get("d_model", 64)
-    norm, norm_first = settings.get("norm", "layer"), settings.get("norm_first", True)
-    positions = settings.get("positions", "learned")
-    layer = TransformerDecoderLayer(
-        d_model,
-        settings.get("nhead", 4),
-        settings.get("dim_feedforward") or 4 * d_model,
-        settings.get("dropout", 0.0),
-        settings.get("activation", "gelu"),
-        norm_first=norm_first,
-        positions=positions if positions in WITHIN_ATTENTION else None,
-        norm=norm,
-        drop_path=settings.get("drop_path", 0.0),
-        **attention,
+    layer = TransformerDecoderLayer(**layer_arguments(settings), **attention)
+    return TransformerDecoder(
+        layer, settings["num_layers"], last_norm(settings), same_weights=False
     )
-    last = make_norm(norm, d_model, eps=1e-5) if norm_first else None
-    return TransformerDecoder(layer, settings.get("num_layers", 2), last, same_weights=False)

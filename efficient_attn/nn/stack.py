@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from efficient_attn.attention import variant_class
+from efficient_attn.attention.errors import require_int
 from efficient_attn.nn.state import DecodingState
 
 
@@ -65,8 +66,7 @@ def build_layers(
             f"this stack is built from an efficient_attn.nn.{kind.__name__}, "
             f"not from {type(template).__module__}.{type(template).__name__}"
         )
-    if isinstance(num_layers, bool) or not isinstance(num_layers, int) or num_layers < 1:
-        raise ValueError(f"num_layers={num_layers!r} must be a whole number of at least 1")
+    require_int("num_layers", num_layers, low=1)
     layers = [template.at_depth(depth, num_layers) for depth in range(num_layers)]
     if same_weights:
         shared = {

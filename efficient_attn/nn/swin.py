@@ -14,7 +14,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from efficient_attn.attention import MultiHeadAttention, OptionError
-from efficient_attn.attention.errors import as_pair, require_choice, require_int
+from efficient_attn.attention.errors import as_sides, require_choice, require_int
 from efficient_attn.nn.block import ResidualBlock, StochasticDepth
 from efficient_attn.nn.choice import Variant, VariantOptions, attention_at, variant_at
 from efficient_attn.nn.feedforward import Activation
@@ -73,13 +73,13 @@ class SwinTransformer(nn.Module):
         variant: Variant = "shifted_window",
         variant_options: VariantOptions = None,
         positions: str = "none",
-        image_size: tuple[int, int] = (224, 224),
+        image_size: int | tuple[int, int] = (224, 224),
         as_published: bool = False,
     ) -> None:
         _check_stages(embed_dim, depths, num_heads, mlp_ratio)
         require_choice("as_published", as_published, [True, False])
-        patch = as_pair("patch_size", _both(patch_size), low=1)
-        height, width = as_pair("image_size", image_size, low=1)
+        patch = as_sides("patch_size", patch_size, low=1)
+        height, width = as_sides("image_size", image_size, low=1)
         super().__init__()
         self.grid = (-(-height // patch[0]), -(-width // patch[1]))
         self.embed = PatchEmbedding(in_channels, embed_dim, patch)
@@ -274,10 +274,6 @@ class SwinBlock(ResidualBlock):
 def _on_sequence(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """`function` of [B, N, D] applied to a map [B, h, w, D], row after row."""
     return function(x.flatten(1, 2)).view(x.shape)
-
-
-def _both(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
 
 
 def _check_stages(

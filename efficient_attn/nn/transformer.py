@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from efficient_attn.nn.block import make_norm
-from efficient_attn.nn.choice import Variant, VariantOptions
+from efficient_attn.nn.choice import Variant, VariantOptions, decoder_choice
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
 from efficient_attn.nn.encoder import TransformerEncoder, TransformerEncoderLayer
 from efficient_attn.nn.feedforward import Activation
@@ -90,9 +90,9 @@ class Transformer(nn.Module):
             )
             encoder = TransformerEncoder(layer, num_encoder_layers, last_norm())
         if decoder is None:
-            if decoder_variant is None:
-                decoder_variant = variant
-                decoder_variant_options = decoder_variant_options or variant_options
+            decoder_variant, decoder_variant_options = decoder_choice(
+                decoder_variant, decoder_variant_options, variant, variant_options
+            )
             decoder_layer = TransformerDecoderLayer(
                 **shared,
                 variant=decoder_variant,

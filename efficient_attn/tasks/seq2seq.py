@@ -106,7 +106,7 @@ class Seq2SeqTask(Task):
         )
 
     def batches(self, seed: int, batch_size: int) -> Iterator[Batch]:
-        """Sources [B, M], and [B, 2, N]: what the decoder reads and what it is to say."""
+        """Sources [B, M], and [B, 2, N]: what the decoder reads, and its labels."""
         draw = torch.Generator().manual_seed(seed)
         for pairs in self.pairs(seed, batch_size):
             target = padded([target for _, target in pairs])
@@ -205,7 +205,9 @@ def _refinement(model: MaskPredict, iterations: int, length_candidates: int) -> 
     def decode(source: Tensor) -> list[Ids]:
         return [
             row.tolist()
-            for row in model.generate(source, iterations, length_candidates).sequences()
+            for row in model.generate(
+                source, iterations=iterations, length_candidates=length_candidates
+            ).sequences()
         ]
 
     return decode

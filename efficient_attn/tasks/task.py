@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from efficient_attn.nn.choice import Variant, VariantOptions
-from efficient_attn.nn.trunk import EncoderSettings
+from efficient_attn.nn.settings import EncoderSettings
 
 TaskPattern: TypeAlias = Literal["noncausal_self", "causal_self"]
 Split: TypeAlias = Literal["validation", "test"]

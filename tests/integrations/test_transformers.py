@@ -198,6 +198,14 @@ def test_configs():
     assert torch.equal(bert(ids), bert(ids))
 
 
+@pytest.mark.parametrize("variant", [None, "shifted_window"])
+@pytest.mark.parametrize(("options", "window"), [(None, 3), ({"shift": 1}, 3), ({"window": 5}, 5)])
+def test_windows_are_the_configs_unless_named(variant, options, window):
+    """They were Swin's 7 where other options or the variant were named."""
+    swin = from_config(swin_config(window_size=3), variant, options)
+    assert swin.stages[0][0].self_attn.core.options.window == window
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

@@ -187,6 +187,8 @@ def test_stochastic_depth_grows_linearly_with_depth() -> None:
         ("drop_path", -0.1, r"\[0, 1\)"),
         ("drop_path", "0.1", r"\[0, 1\)"),
         ("dim_feedforward", 0, "at least 1"),
+        ("dropout", 1.0, "probability"),
+        ("dropout", "0.1", "probability"),
     ],
 )
 @pytest.mark.parametrize("kind", [TransformerEncoderLayer, TransformerDecoderLayer])

@@ -70,10 +70,10 @@ def test_random_masks_hide_what_they_ask_for(lengths, seed) -> None:
     target = torch.full((len(lengths), max(lengths)), PAD)
     for row, length in zip(target, lengths, strict=True):
         row[:length] = torch.arange(length) % (V - SPECIALS) + SPECIALS
-    given_, wanted = mask_at_random(target, torch.Generator().manual_seed(seed))
-    masked = given_ == MASK
-    assert torch.equal(torch.where(masked, wanted, given_), target)
-    assert torch.equal(wanted != PAD, masked)
+    masked_target, labels = mask_at_random(target, torch.Generator().manual_seed(seed))
+    masked = masked_target == MASK
+    assert torch.equal(torch.where(masked, labels, masked_target), target)
+    assert torch.equal(labels != PAD, masked)
     assert (masked.sum(1) >= 1).all()
 
 
@@ -126,7 +126,8 @@ def test_a_length_that_the_model_rules_out_never_wins() -> None:
         model.length_head.bias.copy_(torch.full((N,), -1000.0))
         for length in range(1, N + 1):
             model.length_head.bias[length - 1] = 0.0
-            assert model.generate(source, 2, N).lengths.item() == length
+            made = model.generate(source, iterations=2, length_candidates=N)
+            assert made.lengths.item() == length
             model.length_head.bias[length - 1] = -1000.0
 
 
@@ -141,10 +142,10 @@ def test_decoder_looks_both_ways() -> None:
 
 def test_loss_is_of_masked_tokens_and_of_the_length() -> None:
     model, source = build(MaskPredict), sources(6)
-    given_, wanted = torch.tensor([[5, MASK, 6]]), torch.tensor([[PAD, 7, PAD]])
-    logits, lengths = model(source, given_)
+    masked_target, labels = torch.tensor([[5, MASK, 6]]), torch.tensor([[PAD, 7, PAD]])
+    logits, lengths = model(source, masked_target)
     by_hand = -logits.log_softmax(-1)[0, 1, 7] - 0.1 * lengths.log_softmax(-1)[0, 2]
-    torch.testing.assert_close(model.loss(source, given_, wanted), by_hand)
+    torch.testing.assert_close(model.loss(source, masked_target, labels), by_hand)
 
 
 @pytest.mark.parametrize("option", ["iterations", "length_candidates"])
@@ -156,5 +157,5 @@ def test_impossible_options(option: str, value: object) -> None:
 
 def test_more_candidates_than_lengths_are_all_lengths() -> None:
     model = build(MaskPredict)
-    got = model.generate(sources(M), 2, 100)
+    got = model.generate(sources(M), iterations=2, length_candidates=100)
     assert 1 <= got.lengths.item() <= N

@@ -10,7 +10,7 @@ from shipped import shipped
 from torch import Tensor
 
 import efficient_attn as ea
-from efficient_attn.nn import MaskPredict, Seq2Seq
+from efficient_attn.nn import MaskPredict, Seq2Seq, Transformer
 from efficient_attn.nn.seq2seq import BOS, EOS, MASK, PAD, SPECIALS, teacher_forcing
 
 V, M, N = 8, 9, 7
@@ -155,6 +155,21 @@ def test_an_encoder_may_differ_from_its_decoder() -> None:
     build(MaskPredict, "linformer")
 
 
+@pytest.mark.parametrize("kind", [Seq2Seq, Transformer], ids=lambda kind: kind.__name__)
+def test_options_of_the_decoder_alone_are_obeyed(kind: type) -> None:
+    """They were dropped where decoder_variant was left out."""
+    sizes = {Seq2Seq: {"vocab_size": V, "max_len": M, "d_model": 16, "nhead": 2}}
+    model = kind(
+        **sizes.get(kind, {"d_model": 16, "nhead": 2, "num_encoder_layers": 1}),
+        variant="local_window",
+        variant_options={"window": 3},
+        decoder_variant_options={"window": 5},
+    )
+    encoder = model.trunk.encoder if kind is Seq2Seq else model.encoder
+    windows = [part.layers[0].self_attn.core.options.window for part in (encoder, model.decoder)]
+    assert windows == [3, 5]
+
+
 def test_embeddings_are_shared_or_apart() -> None:
     shared = build()
     assert shared.source_embed is shared.target_embed
@@ -167,9 +182,9 @@ def test_embeddings_are_shared_or_apart() -> None:
 
 
 def test_teacher_forcing_by_hand() -> None:
-    given_, wanted = teacher_forcing(torch.tensor([[5, 6, 7], [7, PAD, PAD]]))
-    assert given_.tolist() == [[BOS, 5, 6, 7], [BOS, 7, PAD, PAD]]
-    assert wanted.tolist() == [[5, 6, 7, EOS], [7, EOS, PAD, PAD]]
+    target_in, labels = teacher_forcing(torch.tensor([[5, 6, 7], [7, PAD, PAD]]))
+    assert target_in.tolist() == [[BOS, 5, 6, 7], [BOS, 7, PAD, PAD]]
+    assert labels.tolist() == [[5, 6, 7, EOS], [7, EOS, PAD, PAD]]
 
 
 def test_loss_ignores_padding_of_the_target() -> None:

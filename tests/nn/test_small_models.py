@@ -5,7 +5,7 @@ import torch
 from shipped import SHIPPED, shipped
 from torch import nn
 
-from efficient_attn import UnsupportedAttention
+from efficient_attn import UnsupportedAttention, describe
 from efficient_attn.nn import ImageClassifier, LanguageModel, SequenceClassifier
 
 SMALL = {"d_model": 16, "nhead": 2, "num_layers": 2}
@@ -52,7 +52,16 @@ def test_sequence_classifier_wants_one_kind_of_input() -> None:
 
 @pytest.mark.parametrize("variant", SHIPPED)
 def test_image_classifier(variant: str) -> None:
-    model = ImageClassifier(5, image_size=(8, 12), patch_size=2, variant=variant, **SMALL)
+    # Windows as wide as by default would be 64×64 tokens on this grid.
+    options = {"window": 2} if "window" in describe(variant).options else None
+    model = ImageClassifier(
+        5,
+        image_size=(8, 12),
+        patch_size=2,
+        variant=variant,
+        variant_options=options,
+        **SMALL,
+    )
     assert model.grid == (4, 6)
     out = model(torch.randn(3, 3, 8, 12))
     assert out.shape == (3, 5)
@@ -75,6 +84,8 @@ def test_image_classifier_tells_windows_their_grid() -> None:
 
 
 def test_image_sizes_must_fit() -> None:
+    with pytest.raises(ValueError, match="patch_size='2'"):
+        ImageClassifier(5, image_size=(8, 12), patch_size="2", **SMALL)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="patch_size=3"):
         ImageClassifier(5, image_size=(8, 12), patch_size=3, **SMALL)
     with pytest.raises(ValueError, match=r"image_size=\(8, 12\)"):
@@ -100,5 +111,5 @@ def test_language_model_refuses_when_it_is_built(variant) -> None:
 
 
 def test_unknown_setting_is_refused() -> None:
-    with pytest.raises(TypeError, match="n_head"):
+    with pytest.raises(TypeError, match=r"n_head; allowed are .*nhead"):
         LanguageModel(20, max_len=16, n_head=2)  # type: ignore[call-arg]
