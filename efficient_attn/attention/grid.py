@@ -54,9 +54,9 @@ def cut_grid(
 
 
 @lru_cache(maxsize=16)
-def kept_index(height: int, width: int) -> Tensor:
+def kept_index(sizes: tuple[int, ...], windows: tuple[int, ...]) -> Tensor:
     with torch.inference_mode(False):
-        return window_index(height, width, "cpu")
+        return window_index(sizes, windows, "cpu")
 
 
 @lru_cache(maxsize=32)  # a hierarchy has about eight for one size of image
@@ -74,11 +74,13 @@ def relative_index(queries: Tensor, keys: Tensor, windows: tuple[int, ...]) -> T
     return index
 
 
-def window_index(height: int, width: int, device: torch.device | str) -> Tensor:
-    """Entries [T, T] of the bias for the slots of a window of a grid."""
-    rows, columns = (torch.arange(size, device=device) for size in (height, width))
+def window_index(
+    sizes: tuple[int, ...], windows: tuple[int, ...], device: torch.device | str
+) -> Tensor:
+    """Entries [T, T], for the slots of a window of `sizes`, of the bias made for `windows`."""
+    rows, columns = (torch.arange(size, device=device) for size in sizes)
     slots = torch.cartesian_prod(rows, columns)
-    return relative_index(slots, slots, (height, width))
+    return relative_index(slots, slots, windows)
 
 
 def _cut(length: int, window: int, shift: int, device: torch.device | str) -> Windows:

@@ -178,7 +178,7 @@ class ShiftedWindow(AttentionVariant):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
     ) -> Tensor:
-        bias = self._window_bias(q.device, mask.slopes)
+        bias = self._window_bias(q.device, mask)
         on = self._on_grid if self._has_grid(mask) else self._on_sequence
         return on(q, k, v, mask, bias, dropout_p)
 
@@ -242,9 +242,9 @@ class ShiftedWindow(AttentionVariant):
             parts = _sequence_parts(queries, window, shift, causal=causal)
             pairs = sum(part.blocks * part.rows * part.span for part in parts)
         else:
-            axes = zip(self.options.grid, self.options.windows, strict=True)
-            counts = [block_count(length, window) for length, window in axes]
-            pairs = prod(counts) * prod(self.options.windows) ** 2
+            grid, windows, _ = self._grid(None)
+            counts = [block_count(side, window) for side, window in zip(grid, windows, strict=True)]
+            pairs = prod(counts) * prod(windows) ** 2
         return attention_flops(batch * self.heads * pairs, self.head_dim, backward=backward)
 
     def step_flops(self, batch: int, context: int, tokens: int) -> int:
@@ -274,17 +274,18 @@ class ShiftedWindow(AttentionVariant):
         relative = self._bias(queries[:, None], keys[:, None])
         return relative if bias is None else relative + bias
 
-    def _window_bias(self, device: torch.device, slopes: Tensor | None) -> Tensor | None:
+    def _window_bias(self, device: torch.device, mask: AttentionMask) -> Tensor | None:
         """What is added to the scores of every window, [H, T, T]; None = nothing."""
+        slopes = mask.slopes
         if slopes is None and self.relative_bias is None:
             return None
         if self.options.grid is None:
             slots = torch.arange(self.options.windows[0], device=device)
             bias = self._slot_bias(slots, slots, slopes)
         else:
-            height, width = self.options.windows
+            sizes = self._grid(mask)[1], self.options.windows
             kept = device.type == "cpu" and not torch.compiler.is_compiling()
-            index = kept_index(height, width) if kept else window_index(height, width, device)
+            index = kept_index(*sizes) if kept else window_index(*sizes, device)
             bias = self._entries(index)
         return None if bias is None else bias[0]
 
@@ -383,7 +384,7 @@ class ShiftedWindow(AttentionVariant):
             return _in_windows(q, k, v, windows, windows.keep(exists), bias, 0.0)
 
         plan = self._plan(windows, exists, grid, in_order=True)
-        return blockwise_attention(q, k, v, plan, formula, self._window_bias(q.device, None))
+        return blockwise_attention(q, k, v, plan, formula, self._window_bias(q.device, mask))
 
     def _plan(self, windows: Windows, exists: Tensor | None, grid: Grid, *, in_order: bool) -> Plan:
         """The windows as blocks of rows in the `order`, or in that of the tokens."""
@@ -410,9 +411,12 @@ class ShiftedWindow(AttentionVariant):
             )
         return self.options.grid is not None
 
-    def _grid(self, mask: AttentionMask) -> Grid:
-        assert self.options.grid is not None
-        return mask.grid or self.options.grid, self.options.windows, self.options.shifts
+    def _grid(self, mask: AttentionMask | None) -> Grid:
+        """The grid of a call, with windows no longer than its sides: the rest would be padding."""
+        grid = self.options.grid if mask is None else mask.grid or self.options.grid
+        assert grid is not None
+        rows, columns = (min(pair) for pair in zip(grid, self.options.windows, strict=True))
+        return grid, (rows, columns), self.options.shifts
 
     def _windows(self, N: int, device: torch.device, grid: Grid) -> Windows:
         rows, columns = grid[0]

@@ -19,8 +19,8 @@ SHAPES = [
         "rows and columns of the grid swapped",
         "shifted_window",
         SHIFTED,
-        "return mask.grid or self.options.grid,",
-        "return (mask.grid or self.options.grid)[::-1],",
+        "return grid, (rows, columns), self.options.shifts",
+        "return grid[::-1], (rows, columns), self.options.shifts",
     ),
     Mutation(
         10,
