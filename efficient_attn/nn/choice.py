@@ -12,6 +12,7 @@ from efficient_attn.attention import (
     resolve_options,
     variant_class,
 )
+from efficient_attn.attention.registry import refusal
 
 Variant: TypeAlias = "str | Sequence[str]"
 VariantOptions: TypeAlias = "Mapping[str, Any] | Sequence[Mapping[str, Any]] | None"
@@ -21,9 +22,9 @@ def variant_cycle(variant: Variant) -> tuple[str, ...]:
     """The variants of depth 0, 1, 2, ...; deeper layers start the cycle again."""
     if isinstance(variant, str):
         return (variant,)
-    cycle = tuple(variant)
+    cycle = tuple(variant) if isinstance(variant, Sequence) else ()
     if not cycle or not all(isinstance(name, str) for name in cycle):
-        raise ValueError(
+        raise OptionError(
             f"variant={variant!r} must be the name of a variant or a list of names that is "
             "repeated over depth, for example ['local_window', 'local_window', 'full']"
         )
@@ -45,6 +46,7 @@ def variant_at(variant: Variant, options: VariantOptions, depth: int) -> tuple[s
     name = cycle[slot]
     if options is None:
         return name, {}
+    _require_mappings(options)
     if not isinstance(options, Mapping):
         entries = list(options)
         if isinstance(variant, str) or len(entries) != len(cycle):
@@ -93,6 +95,25 @@ def require_causal(variant: Variant) -> None:
     """Raise UnsupportedAttention when a variant of the cycle cannot do causal self-attention."""
     for name in dict.fromkeys(variant_cycle(variant)):
         variant_class(name).capabilities.require(name, causal=True, cross=False)
+
+
+def require_any_lengths(cross_variant: Variant) -> None:
+    """Raise UnsupportedAttention when a variant of the cycle cannot cross, or only between equal
+    lengths."""
+    for name in dict.fromkeys(variant_cycle(cross_variant)):
+        can = variant_class(name).capabilities
+        can.require(name, causal=False, cross=True)
+        if can.equal_lengths:
+            raise refusal(name, "unequal_lengths")
+
+
+def _require_mappings(options: Any) -> None:
+    several = isinstance(options, Sequence) and not isinstance(options, str)
+    if not all(isinstance(each, Mapping) for each in (options if several else [options])):
+        raise OptionError(
+            f"variant_options={options!r}: allowed is a mapping from option to value, or a list "
+            "of them, one for each variant of a list"
+        )
 
 
 def _known(name: str, cycle: tuple[str, ...], options: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from efficient_attn.attention.errors import require_int
 from efficient_attn.nn.models import SequenceClassifier
 from efficient_attn.nn.settings import EncoderSettings, completed
 
@@ -38,6 +39,8 @@ class DualEncoder(nn.Module):
     ) -> None:
         super().__init__()
         dim = completed(settings)["d_model"] if dim is None else dim
+        require_int("dim", dim, low=1)
+        require_int("num_classes", num_classes, low=1)
         self.encoder = SequenceClassifier(
             dim, max_len=max_len, vocab_size=vocab_size, in_features=in_features, **settings
         )

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from efficient_attn.attention.errors import OptionError
+
 Activation = Callable[[Tensor], Tensor]
 
 
@@ -28,8 +30,8 @@ def activation_function(activation: str | Activation) -> Activation:
     """The function that `activation` names; a callable is taken as it is."""
     if callable(activation):
         return activation
-    if activation not in ACTIVATIONS:
-        raise ValueError(
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise OptionError(
             f"activation={activation!r} is not one of {', '.join(ACTIVATIONS)}, nor a callable"
         )
     return ACTIVATIONS[activation]

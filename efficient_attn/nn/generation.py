@@ -6,6 +6,7 @@ Nothing here knows of attention: a `StepModel` holds whatever it needs in a stat
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -73,6 +74,7 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int | torch.Generator | None = None,
+    vocab_size: int | None = None,
 ) -> Generated:
     """Continue each prompt until `eos` or by `max_new_tokens`.
 
@@ -83,12 +85,15 @@ def generate(
         common is read in parallel; then longer ones feed their own tokens while shorter ones
         already continue, so that no padding enters the model.
     pad: what `Generated.tokens` is filled up with.
+    vocab_size: where it is given, prompts, eos and pad must be below it.
 
     Raises `OptionError` for options that are out of range or exclude each other.
     """
     require_int("num_beams", num_beams, low=1)
     sampling = Sampling(temperature, top_k, top_p)
-    task = Continuation.of(prompts, max_new_tokens, eos, pad)
+    penalty = LengthPenalty(length_penalty)
+    _require_seed(seed)
+    task = Continuation.of(prompts, max_new_tokens, eos, pad, vocab_size)
     if num_beams == 1:
         return sample(model, task, sampling, seed)
     if not sampling.greedy:
@@ -96,7 +101,7 @@ def generate(
             f"num_beams={num_beams} with temperature={temperature}: beam search draws nothing; "
             "leave out one of them"
         )
-    return beam_search(model, task, num_beams, length_penalty)
+    return beam_search(model, task, num_beams, penalty.alpha)
 
 
 @dataclass(frozen=True)
@@ -115,16 +120,20 @@ class Continuation:
 
     @classmethod
     def of(
-        cls, prompts: Prompts, max_new_tokens: int, eos: int | None = None, pad: int = 0
+        cls,
+        prompts: Prompts,
+        max_new_tokens: int,
+        eos: int | None = None,
+        pad: int = 0,
+        vocab_size: int | None = None,
     ) -> Continuation:
         require_int("max_new_tokens", max_new_tokens, low=1)
-        rows = [torch.as_tensor(prompt) for prompt in prompts]
-        if not rows or any(row.dim() != 1 or len(row) == 0 for row in rows):
-            raise ValueError(
-                f"prompts have shapes {[tuple(row.shape) for row in rows]}: allowed are one or "
-                "more sequences of one token at least; to start from nothing, give a token that "
-                "stands for the beginning"
-            )
+        highest = _highest(vocab_size)
+        require_int("pad", pad, low=0, high=highest)
+        if eos is not None:
+            require_int("eos", eos, low=0, high=highest)
+        rows = as_rows(prompts)
+        require_tokens("prompts", rows, vocab_size)
         lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
         width = int(lengths.max()) + max_new_tokens
         given = torch.full((len(rows), width), pad, dtype=torch.long, device=rows[0].device)
@@ -236,6 +245,41 @@ def beam_search(
         position += 1
 
 
+def as_rows(prompts: Prompts, device: torch.device | None = None) -> list[Tensor]:
+    """Prompts as tensors [n] with n ≥ 1; OptionError for what is no such thing."""
+    try:
+        rows = [torch.as_tensor(prompt, device=device) for prompt in prompts]
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise OptionError(f"prompts={reprlib.repr(prompts)}: {_ALLOWED_PROMPTS}") from error
+    if not rows or any(row.dim() != 1 or len(row) == 0 for row in rows):
+        shapes = [tuple(row.shape) for row in rows]
+        raise OptionError(f"prompts have shapes {reprlib.repr(shapes)}: {_ALLOWED_PROMPTS}")
+    return rows
+
+
+_ALLOWED_PROMPTS = (
+    "allowed are token numbers [B, n], or one or more sequences of one token at least, such as "
+    "[[5], [7, 2]]; to start from nothing, give a token that stands for the beginning"
+)
+
+
+def require_tokens(option: str, rows: Sequence[Tensor], vocab_size: int | None = None) -> None:
+    """Raise `OptionError` unless rows hold whole numbers from 0, below vocab_size if given."""
+    for dtype in {row.dtype for row in rows}:
+        if dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
+            raise OptionError(f"{option} of {dtype}: allowed are token numbers (torch.long)")
+    for extreme in torch.cat([row.flatten().long() for row in rows]).aminmax():
+        require_int(f"token in {option}", int(extreme), low=0, high=_highest(vocab_size))
+
+
+def _highest(vocab_size: int | None) -> int | None:
+    """The last token of a vocabulary; None where it is not known."""
+    if vocab_size is None:
+        return None
+    require_int("vocab_size", vocab_size, low=1)
+    return vocab_size - 1
+
+
 @dataclass(frozen=True)
 class LengthPenalty:
     """((5 + length) / 6) ** alpha, by which log-probabilities are divided."""
@@ -304,9 +348,14 @@ def _log_probabilities(logits: Tensor) -> Tensor:
 
 
 def _generator(seed: int | torch.Generator | None) -> torch.Generator:
+    _require_seed(seed)
     if isinstance(seed, torch.Generator):
         return seed
     if seed is None:
         raise OptionError("seed=None: sampling needs a whole number or a torch.Generator")
-    require_int("seed", seed, low=0)
     return torch.Generator().manual_seed(seed)
+
+
+def _require_seed(seed: int | torch.Generator | None) -> None:
+    if seed is not None and not isinstance(seed, torch.Generator):
+        require_int("seed", seed, low=0, high=2**63 - 1)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
+from efficient_attn.attention.errors import require_choice, require_int
 from efficient_attn.nn.choice import require_causal
-from efficient_attn.nn.generation import Generated, Prompts, generate
+from efficient_attn.nn.generation import Generated, Prompts, as_rows, generate
 from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.settings import EncoderSettings, completed, initialise
 from efficient_attn.nn.state import DecodingState
@@ -37,6 +37,8 @@ class LanguageModel(nn.Module):
         **settings: Unpack[EncoderSettings],
     ) -> None:
         settings = completed(settings)
+        require_int("vocab_size", vocab_size, low=1)
+        require_choice("tied_embeddings", tied_embeddings, [True, False])
         require_causal(settings["variant"])
         super().__init__()
         d_model = settings["d_model"]
@@ -80,12 +82,17 @@ class LanguageModel(nn.Module):
         prompts, options and errors: see `efficient_attn.nn.generate`. ValueError, before anything
         is generated, where learned positions do not reach.
         """
-        device = self.head.weight.device
-        prompts = [torch.as_tensor(prompt, device=device) for prompt in prompts]
-        longest = max(map(len, prompts), default=0) + max_new_tokens - 1  # the last is not read
-        self.trunk.require_length(longest)
+        require_int("max_new_tokens", max_new_tokens, low=1)
+        rows = as_rows(prompts, self.head.weight.device)
+        self.trunk.require_length(max(map(len, rows)) + max_new_tokens - 1)  # the last is not read
         with evaluating(self):
-            return generate(self, prompts, max_new_tokens=max_new_tokens, **options)
+            return generate(
+                self,
+                rows,
+                max_new_tokens=max_new_tokens,
+                vocab_size=self.head.out_features,
+                **options,
+            )
 
     def _embed(self, tokens: Tensor) -> Tensor:
         return self.embed(tokens) * self.embed_scale

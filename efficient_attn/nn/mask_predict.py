@@ -79,6 +79,7 @@ class MaskPredict(EncoderDecoder):
         """
         require_int("iterations", iterations, low=1)
         require_int("length_candidates", length_candidates, low=1)
+        self._require_source(source)
         with evaluating(self):
             return self._generate(source, iterations, length_candidates)
 

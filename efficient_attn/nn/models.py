@@ -38,6 +38,10 @@ class SequenceClassifier(nn.Module):
         settings = completed(settings)
         super().__init__()
         d_model = settings["d_model"]
+        for option, size in (("vocab_size", vocab_size), ("in_features", in_features)):
+            if size is not None:
+                require_int(option, size, low=1)
+        require_int("num_classes", num_classes, low=1)
         self.embed: nn.Module
         if vocab_size is not None and in_features is None:
             self.embed = nn.Embedding(vocab_size, d_model)
@@ -78,7 +82,12 @@ class ImageClassifier(nn.Module):
         **settings: Unpack[EncoderSettings],
     ) -> None:
         super().__init__()
-        require_int("patch_size", patch_size, low=1)
+        for option, size in (
+            ("num_classes", num_classes),
+            ("patch_size", patch_size),
+            ("in_channels", in_channels),
+        ):
+            require_int(option, size, low=1)
         height, width = as_pair("image_size", image_size, low=1)
         if height % patch_size or width % patch_size:
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 import torch
@@ -48,7 +49,9 @@ class Sampling:
 
     def distribution(self, logits: Tensor) -> Tensor:
         """Logits [..., V] to the probabilities [..., V] that tokens are drawn with; fp64."""
-        logits = logits.double() / self.temperature
+        # The largest becomes 0 and 1 / temperature stays finite, so that nothing overflows to inf.
+        logits = logits.double() - logits.double().amax(-1, keepdim=True)
+        logits = logits / max(self.temperature, sys.float_info.min)
         if self.top_k is not None:
             least = logits.topk(min(self.top_k, logits.shape[-1])).values[..., -1:]
             logits = logits.masked_fill(logits < least, -math.inf)

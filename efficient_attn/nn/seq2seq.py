@@ -9,9 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from efficient_attn.nn.choice import Variant, VariantOptions, decoder_choice, require_causal
+from efficient_attn.attention.errors import OptionError, require_choice, require_int
+from efficient_attn.nn.choice import (
+    Variant,
+    VariantOptions,
+    decoder_choice,
+    require_any_lengths,
+    require_causal,
+)
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
-from efficient_attn.nn.generation import Generated, generate
+from efficient_attn.nn.generation import Generated, generate, require_tokens
 from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.settings import (
     EncoderSettings,
@@ -47,6 +54,9 @@ class EncoderDecoder(nn.Module):
         list that is repeated over depth.
 
     Padding of the source (PAD) is masked everywhere.
+
+    Raises, when it is built, OptionError for what is out of range, and UnsupportedAttention for a
+    cross_variant that cannot attend between sequences of any lengths.
     """
 
     causal: ClassVar[bool]
@@ -74,7 +84,11 @@ class EncoderDecoder(nn.Module):
         )
         if self.causal:
             require_causal(decoder_variant)
+        require_any_lengths(cross_variant)
         target_size = vocab_size if target_vocab_size is None else target_vocab_size
+        require_int("vocab_size", vocab_size, low=SPECIALS + 1)
+        require_int("target_vocab_size", target_size, low=SPECIALS + 1)
+        require_choice("shared_embeddings", shared_embeddings, [True, False])
         if shared_embeddings and target_size != vocab_size:
             raise ValueError(
                 f"shared_embeddings=True needs one vocabulary: vocab_size={vocab_size}, "
@@ -82,6 +96,8 @@ class EncoderDecoder(nn.Module):
             )
         super().__init__()
         self.max_target_len = max_len if max_target_len is None else max_target_len
+        require_int("max_len", max_len, low=1)
+        require_int("max_target_len", self.max_target_len, low=1)
         positions, d_model = settings["positions"], settings["d_model"]
         # Sinusoids have unit size; a matrix that makes logits too must be small, so it is scaled.
         self.scale = math.sqrt(d_model) if positions == "sinusoidal" else 1.0
@@ -126,6 +142,13 @@ class EncoderDecoder(nn.Module):
         )
         return self.head(features)
 
+    def _require_source(self, source: Tensor) -> None:
+        """OptionError unless source is [B, M], at least one of each, of the vocabulary."""
+        if not isinstance(source, Tensor) or source.dim() != 2 or source.numel() == 0:
+            given = tuple(source.shape) if isinstance(source, Tensor) else type(source).__name__
+            raise OptionError(f"source is {given}: allowed is a tensor of token numbers [B, M]")
+        require_tokens("source", [source], self.source_embed.num_embeddings)
+
     def _embed_target(self, target: Tensor, start: int) -> Tensor:
         return self.target_positions(self.target_embed(target) * self.scale, start)
 
@@ -133,8 +156,8 @@ class EncoderDecoder(nn.Module):
 class Seq2Seq(EncoderDecoder):
     """Autoregressive encoder-decoder: each target token given the source and the tokens before.
 
-    Arguments: see `EncoderDecoder`. Raises UnsupportedAttention, when it is built, for a decoder
-    variant that cannot be causal or a cross_variant that cannot attend across sequences.
+    Arguments: see `EncoderDecoder`. Raises UnsupportedAttention, when it is built, also for a
+    decoder variant that cannot be causal.
     """
 
     causal = True
@@ -166,13 +189,15 @@ class Seq2Seq(EncoderDecoder):
         max_new_tokens: at most (and by default) max_target_len. search: num_beams,
         length_penalty, temperature, top_k, top_p and seed as in `efficient_attn.nn.generate`.
         """
-        begin = torch.full((len(source), 1), BOS, device=source.device)
+        self._require_source(source)
         longest = self.max_target_len if max_new_tokens is None else max_new_tokens
+        require_int("max_new_tokens", longest, low=1)
         if longest > self.max_target_len:
             raise ValueError(
                 f"max_new_tokens={longest} is more than max_target_len={self.max_target_len}, "
                 "for which the model was built"
             )
+        begin = torch.full((len(source), 1), BOS, device=source.device)
         with evaluating(self):
             return generate(
                 _Continuing(self, source), begin, max_new_tokens=longest, eos=EOS, pad=PAD, **search

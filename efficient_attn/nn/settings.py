@@ -6,9 +6,10 @@ from typing import Any, TypedDict
 
 from torch import nn
 
-from efficient_attn.attention.errors import require_choice
+from efficient_attn.attention.errors import require_choice, require_int, require_probability
 from efficient_attn.nn.block import make_norm
 from efficient_attn.nn.choice import Variant, VariantOptions
+from efficient_attn.nn.feedforward import activation_function
 from efficient_attn.nn.positions import POSITION_KINDS, make_positions
 
 WITHIN_ATTENTION = ("rotary", "alibi")
@@ -59,15 +60,29 @@ DEFAULTS: EncoderSettings = {
 
 
 def completed(settings: EncoderSettings) -> EncoderSettings:
-    """All settings, those left out by their defaults; TypeError for a name that is none."""
+    """All settings, those left out by their defaults.
+
+    TypeError for a name that is none, OptionError for a value of wrong type or range.
+    """
     unknown = sorted(set(settings) - set(DEFAULTS))
     if unknown:
         raise TypeError(
             f"unknown setting(s) {', '.join(unknown)}; allowed are {', '.join(DEFAULTS)}"
         )
     whole: EncoderSettings = {**DEFAULTS, **settings}
-    require_choice("positions", whole["positions"], [*POSITION_KINDS, *WITHIN_ATTENTION])
+    _check(whole)
     return whole
+
+
+def _check(settings: EncoderSettings) -> None:
+    for size in ("d_model", "nhead", "num_layers"):
+        require_int(size, settings[size], low=1)
+    if settings["dim_feedforward"] is not None:
+        require_int("dim_feedforward", settings["dim_feedforward"], low=1)
+    require_probability("dropout", settings["dropout"])
+    require_choice("norm_first", settings["norm_first"], [True, False])
+    activation_function(settings["activation"])
+    require_choice("positions", settings["positions"], [*POSITION_KINDS, *WITHIN_ATTENTION])
 
 
 def layer_arguments(settings: EncoderSettings) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
+from efficient_attn.attention.errors import require_int
 from efficient_attn.nn.encoder import TransformerEncoder, TransformerEncoderLayer
 from efficient_attn.nn.positions import LearnedPositions
 from efficient_attn.nn.settings import (
@@ -35,6 +36,7 @@ class Trunk(nn.Module):
         **settings: Unpack[EncoderSettings],
     ) -> None:
         settings = completed(settings)
+        require_int("max_len", max_len, low=1)
         super().__init__()
         self.positions = added_positions(settings, max_len)
         layer = TransformerEncoderLayer(

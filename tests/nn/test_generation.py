@@ -266,6 +266,21 @@ def test_a_cold_sample_is_greedy() -> None:
         ({"num_beams": 0}, "num_beams"),
         ({"num_beams": 2, "length_penalty": math.inf}, "length_penalty"),
         ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"max_new_tokens": 2.0}, "max_new_tokens"),
+        ({"length_penalty": "long"}, "length_penalty"),
+        ({"seed": "luck"}, "seed"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": True}, "seed"),
+        ({"eos": -1}, "eos"),
+        ({"eos": 3.0}, "eos"),
+        ({"eos": True}, "eos"),
+        ({"eos": V, "vocab_size": V}, "eos"),
+        ({"pad": -1}, "pad"),
+        ({"pad": None}, "pad"),
+        ({"pad": V, "vocab_size": V}, "pad"),
+        ({"vocab_size": 0}, "vocab_size"),
+        ({"vocab_size": 1}, "token in prompts=1"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:
@@ -277,6 +292,26 @@ def test_wrong_options_are_named(options: dict[str, Any], words: str) -> None:
 def test_a_prompt_has_a_token_at_least(prompts: Any) -> None:
     with pytest.raises(ValueError, match="beginning"):
         generate(Recurrent(), prompts, max_new_tokens=3)
+
+
+@pytest.mark.parametrize(
+    "prompts",
+    [None, 5, [1, 2], torch.tensor([1, 2]), "one", ["one"], [[0.5]], [[True]], [[1], [2.0]]],
+    ids=str,
+)
+def test_prompts_are_token_numbers(prompts: Any) -> None:
+    with pytest.raises(OptionError, match=r"prompts.*allowed are"):
+        generate(Recurrent(), prompts, max_new_tokens=3)
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-310, 1e-300, 1e-20])
+@pytest.mark.parametrize("restriction", [{}, {"top_k": 2}, {"top_p": 0.9}], ids=str)
+def test_the_smallest_temperatures_take_the_likeliest(
+    temperature: float, restriction: dict[str, Any]
+) -> None:
+    logits = torch.tensor([[-3e4, 2.5, 2.4, -math.inf], [3e38, -3e38, 0.0, 1.0]])
+    made = Sampling(temperature, **restriction).distribution(logits)
+    assert made.tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
 
 
 # --- transformers ------------------------------------------------------------------------------
