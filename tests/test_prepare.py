@@ -50,6 +50,14 @@ def test_what_is_there_stays_without_force(tmp_path: Path) -> None:
     assert "principio" in out.read_text()
 
 
+@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.usefixtures("_texts")
+def test_a_folder_is_no_file_to_write(tmp_path: Path, capsys, force: list[str]) -> None:
+    assert cli.main(["prepare", "verses", "--out", str(tmp_path), *force]) == 2
+    assert f"{tmp_path} is a folder: name the file to write" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_missing_texts_and_reader_say_what_to_install(tmp_path: Path, capsys, monkeypatch) -> None:
     pytest.importorskip("pysword")
     words = ["prepare", "verses", "--out", str(tmp_path / "out.tsv"), "--sword", str(tmp_path)]

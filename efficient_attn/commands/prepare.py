@@ -14,6 +14,10 @@ ENGLISH, SPANISH = "engKJV2006eb", "spaRV1909eb"
 def main(arguments: argparse.Namespace) -> int:
     """Write the data set as a TSV file, whole or not at all, and say how much it holds."""
     target = Path(arguments.out)
+    if target.is_dir():
+        raise IsADirectoryError(
+            f"--out {target} is a folder: name the file to write, e.g. {target / 'verses.tsv'}"
+        )
     if target.exists() and not arguments.force:
         print(f"{target} is there already; --force writes it again")
         return 0

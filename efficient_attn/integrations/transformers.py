@@ -232,5 +232,8 @@ def _activation(name: Any) -> Callable[[Tensor], Tensor]:
     """The function that transformers means by the name."""
     if callable(name):
         return name
-    function: Callable[[Tensor], Tensor] = import_module("transformers.activations").ACT2FN[name]
+    known = import_module("transformers.activations").ACT2FN
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(f"hidden_act={name!r}: allowed is a callable or one of {', '.join(known)}")
+    function: Callable[[Tensor], Tensor] = known[name]
     return function

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import zlib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -135,17 +136,25 @@ def read_idx(path: Path) -> np.ndarray:
     Format: two zeros, the type of number (8: bytes, the only one read here), the number of
     dimensions, each of them as 4 bytes, big end first; then the numbers.
     """
-    with gzip.open(path) as file:
-        content = file.read()
-    zeros, kind, dimensions = content[:2], content[2], content[3]
-    if zeros != b"\0\0" or kind != IDX_BYTES:
+    content = _unpacked(path)
+    if content[:3] != bytes([0, 0, IDX_BYTES]):
         raise ValueError(f"{path} is not an idx file of bytes")
-    start = 4 + 4 * dimensions
+    start = 4 + 4 * content[3] if len(content) > 3 else 4
+    if len(content) < start:
+        raise ValueError(f"{path} ends after {len(content)} bytes, within the sizes it says")
     shape = np.frombuffer(content[4:start], ">u4").astype(int)
     numbers = np.frombuffer(content[start:], np.uint8)
     if numbers.size != shape.prod():
         raise ValueError(f"{path} holds {numbers.size} bytes, and says {tuple(shape.tolist())}")
     return numbers.reshape(shape)
+
+
+def _unpacked(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as file:
+            return file.read()
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{path} is damaged or no gzip file: {error}; install it anew") from error
 
 
 @lru_cache(maxsize=4)

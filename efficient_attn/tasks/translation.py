@@ -139,7 +139,7 @@ class Corpus:
 def read_corpus(source: str, vocab: int, length: int, held: int) -> Corpus:
     """Read, split and tokenise; ValueError where too few pairs are left to train on."""
     content = _content(source)
-    lines = content.decode("utf-8").removesuffix("\n").split("\n")
+    lines = _text(source, content).removesuffix("\n").split("\n")
     rows = [_row(source, number, line) for number, line in enumerate(lines, start=1)]
     order = generator("translation split", 0).permutation(len(rows))
     rows = [rows[index] for index in order]
@@ -195,6 +195,16 @@ def _content(source: str) -> bytes:
             f"one of Bible verses: efficient-attn prepare verses --out {source}"
         )
     return path.read_bytes()
+
+
+def _text(source: str, content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"translation.source={source!r} is not UTF-8 from byte {error.start} on: write it anew "
+            f"in that encoding, e.g. iconv -f latin1 -t utf-8 {source}"
+        ) from error
 
 
 def _row(source: str, number: int, line: str) -> tuple[str, str]:

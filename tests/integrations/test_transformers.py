@@ -212,6 +212,8 @@ def test_windows_are_the_configs_unless_named(variant, options, window):
         (bert_config(is_decoder=True), "is_decoder=True has no counterpart"),
         (swin_config(use_absolute_embeddings=True), "use_absolute_embeddings=True"),
         (swin_config(qkv_bias=False), "qkv_bias=False"),
+        (swin_config(hidden_act="wavy"), "hidden_act='wavy': allowed is .*gelu"),
+        (bert_config(hidden_act="GELU"), "hidden_act='GELU': allowed is .*gelu"),
         (SimpleNamespace(model_type="gpt2"), "kind 'gpt2'; there are: bert, swin"),
     ],
     ids=lambda value: getattr(value, "model_type", value),

@@ -50,6 +50,23 @@ def test_what_is_not_idx(tmp_path: Path) -> None:
         module.read_idx(tmp_path / "short.gz")
 
 
+@pytest.mark.parametrize("content", [b"", b"\0", b"\0\0\x08", b"\0\0\x08\x01\0\0"])
+def test_idx_that_ends_in_its_head(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "head.gz"
+    path.write_bytes(gzip.compress(content))
+    with pytest.raises(ValueError, match=r"head\.gz (is not an idx file|ends after|holds)"):
+        module.read_idx(path)
+
+
+@pytest.mark.parametrize("kept", [1, 5, 12, -9, -1])
+def test_gzip_that_was_cut(tmp_path: Path, kept: int) -> None:
+    path = tmp_path / "cut.gz"
+    write_idx(path, np.arange(200, dtype=np.uint8))
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(ValueError, match=r"cut\.gz is damaged"):
+        module.read_idx(path)
+
+
 def test_splits(folder: str) -> None:
     task = Fashion(folder=folder)
     counts = {part: len(task.samples(part)[1]) for part in ("train", "validation", "test")}

@@ -132,6 +132,10 @@ def test_errors_say_what_to_do(tmp_path: Path, file: Path) -> None:
     bad.write_text("one\tuno\ntwo dos\n")
     with pytest.raises(ValueError, match=r"bad.tsv:2: expected source<TAB>target, found 'two dos'"):
         task_of(bad).held("test")
+    latin = tmp_path / "latin.tsv"
+    latin.write_bytes("year\taño\n".encode("latin1"))
+    with pytest.raises(ValueError, match=r"latin.tsv' is not UTF-8 from byte 6 on: .*iconv"):
+        task_of(latin).held("test")
     with pytest.raises(ValueError, match="raise length, lower evaluation"):
         task_of(file, length=2).held("test")
     with pytest.raises(ValueError, match="raise length, lower evaluation"):
