@@ -6,8 +6,6 @@ Nothing here knows of attention: a `StepModel` holds whatever it needs in a stat
 from __future__ import annotations
 
 import math
-import reprlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -15,9 +13,9 @@ import torch
 from torch import Tensor
 
 from efficient_attn.attention.errors import OptionError, require_int, require_number
+from efficient_attn.nn.prompts import Prompts, as_rows, highest_token, require_tokens
 from efficient_attn.nn.sampling import Sampling
 
-Prompts = Tensor | Sequence[Tensor] | Sequence[Sequence[int]]
 S = TypeVar("S", bound="Selectable")
 
 
@@ -128,7 +126,7 @@ class Continuation:
         vocab_size: int | None = None,
     ) -> Continuation:
         require_int("max_new_tokens", max_new_tokens, low=1)
-        highest = _highest(vocab_size)
+        highest = highest_token(vocab_size)
         require_int("pad", pad, low=0, high=highest)
         if eos is not None:
             require_int("eos", eos, low=0, high=highest)
@@ -243,41 +241,6 @@ def beam_search(
         state = state.select((left[:, None] * K + parents).flatten())
         logits, state = model.advance(tokens.flatten(), state)
         position += 1
-
-
-def as_rows(prompts: Prompts, device: torch.device | None = None) -> list[Tensor]:
-    """Prompts as tensors [n] with n ≥ 1; OptionError for what is no such thing."""
-    try:
-        rows = [torch.as_tensor(prompt, device=device) for prompt in prompts]
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise OptionError(f"prompts={reprlib.repr(prompts)}: {_ALLOWED_PROMPTS}") from error
-    if not rows or any(row.dim() != 1 or len(row) == 0 for row in rows):
-        shapes = [tuple(row.shape) for row in rows]
-        raise OptionError(f"prompts have shapes {reprlib.repr(shapes)}: {_ALLOWED_PROMPTS}")
-    return rows
-
-
-_ALLOWED_PROMPTS = (
-    "allowed are token numbers [B, n], or one or more sequences of one token at least, such as "
-    "[[5], [7, 2]]; to start from nothing, give a token that stands for the beginning"
-)
-
-
-def require_tokens(option: str, rows: Sequence[Tensor], vocab_size: int | None = None) -> None:
-    """Raise `OptionError` unless rows hold whole numbers from 0, below vocab_size if given."""
-    for dtype in {row.dtype for row in rows}:
-        if dtype == torch.bool or dtype.is_floating_point or dtype.is_complex:
-            raise OptionError(f"{option} of {dtype}: allowed are token numbers (torch.long)")
-    for extreme in torch.cat([row.flatten().long() for row in rows]).aminmax():
-        require_int(f"token in {option}", int(extreme), low=0, high=_highest(vocab_size))
-
-
-def _highest(vocab_size: int | None) -> int | None:
-    """The last token of a vocabulary; None where it is not known."""
-    if vocab_size is None:
-        return None
-    require_int("vocab_size", vocab_size, low=1)
-    return vocab_size - 1
 
 
 @dataclass(frozen=True)

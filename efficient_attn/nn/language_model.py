@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from efficient_attn.attention.errors import require_choice, require_int
 from efficient_attn.nn.choice import require_causal
-from efficient_attn.nn.generation import Generated, Prompts, as_rows, generate
+from efficient_attn.nn.generation import Generated, generate
 from efficient_attn.nn.mode import evaluating
+from efficient_attn.nn.prompts import Prompts, as_rows
 from efficient_attn.nn.settings import EncoderSettings, completed, initialise
 from efficient_attn.nn.state import DecodingState
 from efficient_attn.nn.trunk import Trunk

@@ -18,8 +18,9 @@ from efficient_attn.nn.choice import (
     require_causal,
 )
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
-from efficient_attn.nn.generation import Generated, generate, require_tokens
+from efficient_attn.nn.generation import Generated, generate
 from efficient_attn.nn.mode import evaluating
+from efficient_attn.nn.prompts import require_tokens
 from efficient_attn.nn.settings import (
     EncoderSettings,
     added_positions,
