@@ -40,6 +40,7 @@ class AccuracyCell(Cell):
             "task": {
                 **self.task.to_dict(),
                 "pattern": self.task.pattern,
+                "capability": self.task.capability,
                 "provenance": self.task.provenance(),
             },
             "model": asdict(self.model),

@@ -21,6 +21,7 @@ from efficient_attn.nn.language_model import LanguageModel
 from efficient_attn.nn.mode import evaluating
 from efficient_attn.tasks.task import (
     Batch,
+    Capability,
     ModelConfig,
     Split,
     Task,
@@ -54,6 +55,7 @@ class ByteLM(Task):
 
     name: ClassVar[str] = "byte_lm"
     pattern: ClassVar[TaskPattern] = "causal_self"
+    capability: ClassVar[Capability] = "locality"
     metric: ClassVar[str] = "bits_per_byte"
     higher_is_better: ClassVar[bool] = False
     positions: ClassVar[str] = "sinusoidal"

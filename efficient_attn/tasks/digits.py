@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from efficient_attn.nn.choice import Variant, VariantOptions
 from efficient_attn.nn.models import ImageClassifier, SequenceClassifier
 from efficient_attn.tasks.labelled import LabelledTask
-from efficient_attn.tasks.task import Batch, ModelConfig, generator
+from efficient_attn.tasks.task import Batch, Capability, ModelConfig, generator
 
 SIDE = 8
 CLASSES = 10
@@ -34,6 +34,7 @@ class Digits(LabelledTask):
     """
 
     name: ClassVar[str] = "digits"
+    capability: ClassVar[Capability] = "2d"
     classes: ClassVar[int] = CLASSES
     length: ClassVar[int] = SIDE * SIDE  # type: ignore[misc]
 

@@ -22,7 +22,7 @@ from efficient_attn.nn.choice import Variant, VariantOptions
 from efficient_attn.nn.models import ImageClassifier
 from efficient_attn.nn.swin import SwinTransformer
 from efficient_attn.tasks.labelled import LabelledTask
-from efficient_attn.tasks.task import Batch, ModelConfig, require_count
+from efficient_attn.tasks.task import Batch, Capability, ModelConfig, require_count
 
 SIDE = 28
 CLASSES = 10
@@ -49,6 +49,7 @@ class Fashion(LabelledTask):
     """
 
     name: ClassVar[str] = "fashion"
+    capability: ClassVar[Capability] = "2d"
     classes: ClassVar[int] = CLASSES
 
     architecture: str = "vit"
@@ -127,6 +128,8 @@ class Fashion(LabelledTask):
             variant_options=options,
             positions=model.positions or "none",
             image_size=(SIDE, SIDE),
+            dropout=model.dropout,
+            attention_dropout=model.dropout,
         )
 
 

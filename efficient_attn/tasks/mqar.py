@@ -16,6 +16,7 @@ from efficient_attn.nn.language_model import LanguageModel
 from efficient_attn.nn.mode import evaluating
 from efficient_attn.tasks.task import (
     Batch,
+    Capability,
     ModelConfig,
     Split,
     Task,
@@ -55,6 +56,7 @@ class Mqar(Task):
 
     name: ClassVar[str] = "mqar"
     pattern: ClassVar[TaskPattern] = "causal_self"
+    capability: ClassVar[Capability] = "recall"
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
     short_conv: ClassVar[int] = 3

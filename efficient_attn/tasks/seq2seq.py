@@ -18,6 +18,7 @@ from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.seq2seq import EOS, PAD, Seq2Seq, teacher_forcing
 from efficient_attn.tasks.task import (
     Batch,
+    Capability,
     ModelConfig,
     Split,
     Task,
@@ -52,6 +53,7 @@ class Seq2SeqTask(Task):
     length_candidates: int = 5
     evaluation: int = 500
 
+    capability: ClassVar[Capability] = "alignment"
     higher_is_better: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

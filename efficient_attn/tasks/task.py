@@ -10,10 +10,13 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 import numpy as np
 from torch import Tensor, nn
 
+from efficient_attn.attention.errors import require_probability
 from efficient_attn.nn.choice import Variant, VariantOptions
 from efficient_attn.nn.settings import EncoderSettings
 
 TaskPattern: TypeAlias = Literal["noncausal_self", "causal_self"]
+Capability: TypeAlias = Literal["recall", "locality", "hierarchy", "2d", "alignment"]
+CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 Split: TypeAlias = Literal["validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 Batch: TypeAlias = tuple[Tensor, Tensor]
@@ -24,6 +27,7 @@ class ModelConfig:
     """Sizes of the model around the attention; the same for every contestant.
 
     dim_feedforward: 4·d_model when None. positions, short_conv: the task's own choice when None.
+    dropout: probability in training, everywhere that torch.nn's layers have one.
     """
 
     d_model: int = 64
@@ -32,10 +36,12 @@ class ModelConfig:
     dim_feedforward: int | None = None
     positions: str | None = None
     short_conv: int | None = None
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("d_model", "nhead", "num_layers"):
             require_count(f"model.{name}", getattr(self, name))
+        require_probability("model.dropout", self.dropout)
         if self.d_model % self.nhead:
             raise ValueError(
                 f"model.d_model={self.d_model} must be a multiple of model.nhead={self.nhead}"
@@ -45,13 +51,16 @@ class ModelConfig:
 class Task(ABC):
     """Base of the tasks, each a frozen dataclass of its sizes.
 
-    pattern: how attention is used. metric: name of what `evaluate` returns. positions,
-    short_conv: what the task gives its models unless `ModelConfig` says otherwise.
+    pattern: how attention is used. capability: what of attention the task asks for: recall at a
+    distance, locality, hierarchy, 2-D structure, or alignment of two sequences. metric: name of
+    what `evaluate` returns. positions, short_conv: what the task gives its models unless
+    `ModelConfig` says otherwise.
     All randomness comes from seeds; no global generator is read or moved.
     """
 
     name: ClassVar[str]
     pattern: ClassVar[TaskPattern]
+    capability: ClassVar[Capability]
     metric: ClassVar[str]
     higher_is_better: ClassVar[bool]
     positions: ClassVar[str] = "learned"
@@ -120,6 +129,7 @@ class Task(ABC):
             nhead=model.nhead,
             num_layers=model.num_layers,
             dim_feedforward=model.dim_feedforward,
+            dropout=model.dropout,
             positions=self.positions if model.positions is None else model.positions,
             short_conv=self.short_conv if model.short_conv is None else model.short_conv,
         )

@@ -7,6 +7,7 @@ import yaml
 
 from efficient_attn.nn.positions import NoPositions
 from efficient_attn.tasks import TASKS, Fashion, ModelConfig, Task, make_task
+from efficient_attn.tasks.task import CAPABILITIES
 
 CONF = Path(__file__).parents[2] / "conf"
 SMALL = ModelConfig(d_model=16, nhead=2, num_layers=1)
@@ -37,6 +38,7 @@ def test_contract(task: Task) -> None:
     if isinstance(task, Fashion) and not Path(task.folder).exists():
         pytest.skip("dataset-fashion-mnist is not installed")
     assert task.pattern in ("noncausal_self", "causal_self")
+    assert task.capability in CAPABILITIES
     assert task.length >= 1
     if task.grid is not None:
         assert task.grid[0] * task.grid[1] == task.length
@@ -48,11 +50,14 @@ def test_contract(task: Task) -> None:
 
 
 def test_the_model_configuration_is_obeyed(task: Task) -> None:
-    config = ModelConfig(d_model=16, nhead=2, num_layers=3, positions="none", short_conv=2)
+    config = ModelConfig(
+        d_model=16, nhead=2, num_layers=3, positions="none", short_conv=2, dropout=0.25
+    )
     model = task.build_model("full", {}, config)
     layers = model.trunk.encoder.layers
     assert len(layers) == 3
     assert layers[0].short_conv.width == 2
+    assert layers[0].dropout1.p == layers[0].self_attn.dropout == 0.25
     assert isinstance(model.trunk.positions, NoPositions)
 
 
@@ -66,3 +71,5 @@ def test_unknown_names_say_what_there_is() -> None:
 def test_impossible_model_is_refused() -> None:
     with pytest.raises(ValueError, match=r"model\.d_model=10"):
         ModelConfig(d_model=10, nhead=4)
+    with pytest.raises(ValueError, match=r"model\.dropout=1\.5"):
+        ModelConfig(dropout=1.5)
