@@ -32,6 +32,8 @@ from efficient_attn.tasks.task import (
 )
 
 BYTES = 256
+IGNORE = -100
+"""Label of a byte that is not scored, as torch's cross-entropy has it."""
 STDLIB = "stdlib"
 NOT_STDLIB = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
 """Folders left out: not of the standard library, or not installed with every Python."""
@@ -48,6 +50,8 @@ class ByteLM(Task):
         a file or of a folder, whose files are all read.
     max_bytes: at most so many bytes are read, from files in a fixed random order.
     evaluation: at most so many windows of `length` bytes in each of validation and test.
+    context: bytes at the start of each of these windows that are read and not scored, so that
+        none is predicted without so many before it; windows overlap by as many.
 
     The split is by file, about 80 : 10 : 10 in bytes, the same for every seed; where whole files
     would leave a part empty (a single file), the text is cut into consecutive parts instead.
@@ -64,10 +68,17 @@ class ByteLM(Task):
     source: str = STDLIB
     max_bytes: int = 2_000_000
     evaluation: int = 256
+    context: int = 0
 
     def __post_init__(self) -> None:
         for name in ("length", "max_bytes", "evaluation"):
             require_count(f"byte_lm.{name}", getattr(self, name))
+        require_count("byte_lm.context", self.context, low=0)
+        if self.context >= self.length:
+            raise ValueError(
+                f"byte_lm.context={self.context} leaves nothing to score in windows of "
+                f"length={self.length}; make it smaller"
+            )
 
     def build_model(
         self, variant: Variant, options: VariantOptions, model: ModelConfig
@@ -88,7 +99,7 @@ class ByteLM(Task):
         return F.cross_entropy(model(inputs).flatten(0, 1), following.flatten())
 
     def evaluate(self, model: nn.Module, split: Split) -> float:
-        """Bits per byte over consecutive windows, each predicted without what came before it."""
+        """Bits per byte over windows, each byte predicted from what stands before it in its own."""
         inputs, following = self._evaluation(split)
         nats = 0.0
         with evaluating(model) as device:
@@ -97,7 +108,7 @@ class ByteLM(Task):
                 logits = model(inputs[rows].to(device)).flatten(0, 1).float()
                 aims = following[rows].to(device).flatten()
                 nats += F.cross_entropy(logits, aims, reduction="sum").item()
-        return nats / following.numel() / float(np.log(2))
+        return nats / int((following != IGNORE).sum()) / float(np.log(2))
 
     def sample(self, model: nn.Module) -> str | None:
         """`length` bytes after a line break, drawn at temperature 0.8; None without decoding."""
@@ -112,7 +123,7 @@ class ByteLM(Task):
     def baselines(self) -> dict[str, float]:
         """Uniform bytes; byte frequencies; frequencies after the byte before (all add-one)."""
         text = self._text("train")
-        inputs, following = (part.numpy() for part in self._evaluation("test"))
+        inputs, following = (part[:, self.context :].numpy() for part in self._evaluation("test"))
         unigram = np.bincount(text, minlength=BYTES) + 1.0
         pairs = text[:-1].astype(np.int64) * BYTES + text[1:]
         bigram = np.bincount(pairs, minlength=BYTES * BYTES).reshape(BYTES, BYTES) + 1.0
@@ -150,9 +161,13 @@ class ByteLM(Task):
     def _evaluation(self, split: Split) -> Batch:
         require_split(split)
         text = self._text(split)
-        windows = np.lib.stride_tricks.sliding_window_view(text, self.length + 1)[:: self.length]
+        windows = np.lib.stride_tricks.sliding_window_view(text, self.length + 1)
+        windows = windows[:: self.length - self.context]
         rows = np.linspace(0, len(windows) - 1, min(self.evaluation, len(windows))).astype(int)
-        return _batch(windows[rows])
+        inputs, following = _batch(windows[rows])
+        scored = following.clone()  # it shares its memory with the inputs
+        scored[:, : self.context] = IGNORE
+        return inputs, scored
 
 
 def _batch(windows: np.ndarray) -> Batch:

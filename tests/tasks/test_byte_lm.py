@@ -10,7 +10,7 @@ from torch import nn
 
 from efficient_attn.attention import Capabilities, variant_class
 from efficient_attn.tasks import ByteLM, ModelConfig
-from efficient_attn.tasks.byte_lm import _parts
+from efficient_attn.tasks.byte_lm import IGNORE, _parts
 
 SMALL = ModelConfig(d_model=16, nhead=2, num_layers=1)
 
@@ -59,9 +59,46 @@ def test_one_file_is_cut_in_consecutive_parts(tmp_path: Path) -> None:
 
 def test_uniform_model_needs_eight_bits(folder: Path) -> None:
     task = ByteLM(length=16, source=str(folder), evaluation=8)
-    assert task.evaluate(Uniform(), "test") == pytest.approx(8.0)
+    assert task.evaluate(Uniform(), "test") == pytest.approx(8.0, rel=1e-5)
     loss = task.loss(Uniform(), next(task.batches(0, 2)))
     assert loss.item() == pytest.approx(8 * math.log(2), rel=1e-5)
+
+
+@pytest.mark.parametrize("context", [0, 1, 6])
+def test_every_byte_after_the_context_is_scored_once(tmp_path: Path, context: int) -> None:
+    path = tmp_path / "book.bin"
+    path.write_bytes(np.random.default_rng(0).bytes(2560))
+    task = ByteLM(length=7, source=str(path), evaluation=10_000, context=context)
+    text = _parts(str(path), 10**6)["test"].tolist()
+    inputs, following = task._evaluation("test")
+    scored = []
+    for window, aims in zip(inputs.tolist(), following.tolist(), strict=True):
+        assert aims[:context] == [IGNORE] * context
+        for place in range(context, len(aims)):
+            scored.append((window[: place + 1], aims[place]))
+    stride = 7 - context
+    count = (len(text) - 8) // stride + 1
+    starts = [stride * (i // stride) for i in range(count * stride)]
+    assert scored == [
+        (text[start : start + context + 1 + i % stride], text[i + context + 1])
+        for i, start in enumerate(starts)
+    ]
+
+
+def test_context_counts_in_figures_and_baselines(folder: Path) -> None:
+    task = ByteLM(length=16, source=str(folder), context=12)
+    assert task.evaluate(Uniform(), "test") == pytest.approx(8.0, rel=1e-5)
+    _, following = task._evaluation("test")
+    rows = following != IGNORE
+    text = _parts(str(folder), 10**6)["train"]
+    counts = np.bincount(text, minlength=256) + 1.0
+    bits = -np.log2(counts / counts.sum())[following[rows].numpy()]
+    assert task.baselines()["unigram"] == pytest.approx(bits.mean())
+
+
+def test_context_must_leave_something(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"byte_lm\.context=16"):
+        ByteLM(length=16, source=str(folder), context=16)
 
 
 def test_unigram_baseline_is_the_model_of_byte_frequencies(folder: Path) -> None:
