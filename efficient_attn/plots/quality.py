@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from efficient_attn.analysis.accuracy import Score
@@ -63,8 +65,8 @@ def knob_figure(records: Iterable[Record]) -> Figure:
             "no entry was trained with several values of one option: sweep one, e.g. "
             "attention.local_window.window=4,8,16"
         )
-    figure = new_figure(11.4, 2.9 * len(rows) + 0.5)
-    grid = figure.subplots(len(rows), 3, squeeze=False)
+    figure = new_figure(11.4, 3.2 * len(rows) + 0.5)
+    grid = figure.subplots(len(rows), 3, squeeze=False, sharex="row")
     for panels, (task, line) in zip(grid, rows, strict=True):
         _knob_row(list(panels), task, line)
     figure.suptitle("What a knob buys and what it costs: mean, 95 % interval", fontsize=11)
@@ -91,9 +93,9 @@ def _state_panel(axes: Axes, task: TaskQuality) -> None:
                 axes.annotate(
                     f"{values[id(score)]:g}",
                     (size / 1024, score.value.value),
-                    xytext=(0, 7),
+                    xytext=(5, -9),
                     textcoords="offset points",
-                    ha="center",
+                    ha="left",
                     fontsize=7,
                     color=style_of(line.name, line.variant).color,
                 )
@@ -105,7 +107,11 @@ def _state_panel(axes: Axes, task: TaskQuality) -> None:
     axes.set_xlabel(f"state of decoding after {task.task.length} tokens, KiB", fontsize=9)
     axes.set_ylabel(_metric(task), fontsize=9)
     axes.set_title(task.task.label, fontsize=10)
-    axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    handles = axes.get_legend_handles_labels()[0]
+    handles.sort(key=lambda handle: isinstance(handle, Line2D))  # baselines last
+    axes.legend(
+        handles=handles, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
+    )
 
 
 def _knob_row(panels: list[Axes], task: TaskQuality, line: KnobLine) -> None:
@@ -131,6 +137,7 @@ def _knob_row(panels: list[Axes], task: TaskQuality, line: KnobLine) -> None:
         axes.set_ylim(bottom=0.0)
         axes.set_ylabel(f"{title}   {LOWER}", fontsize=9)
         if not found:
+            axes.set_yticks([])
             axes.text(0.5, 0.5, "unknown", transform=axes.transAxes, ha="center", fontsize=9)
     for axes in panels:
         tidy(axes)
@@ -163,7 +170,11 @@ def _baselines(axes: Axes, task: TaskQuality) -> None:
     low, high = min(values), max(values)
     reach = max(high - low, 0.1 * abs(high))
     for i, (name, value) in enumerate(task.baselines.items()):
-        look = {"color": BASELINE_COLOUR, "linestyle": _BASELINE_LOOKS[i % 4], "linewidth": 1.3}
+        look: dict[str, Any] = {
+            "color": BASELINE_COLOUR,
+            "linestyle": _BASELINE_LOOKS[i % 4],
+            "linewidth": 1.3,
+        }
         label = f"{name} {value:.3g}"
         if low - reach <= value <= high + reach:
             axes.axhline(value, label=label, **look)

@@ -79,7 +79,7 @@ def test_baselines_are_dashed_and_no_mixing_is_one_of_them() -> None:
     legend = axes.get_legend()
     assert legend is not None
     texts = [text.get_text() for text in legend.get_texts()]
-    assert texts[0:2] == ["chance 0.1", "no_mixing 0.05"]
+    assert texts[-2:] == ["chance 0.1", "no_mixing 0.05"]
     flat = {line.get_label(): line for line in axes.lines if " 0." in str(line.get_label())}
     assert {line.get_ydata()[0] for line in flat.values()} == {0.1, 0.05}
     assert all(line.get_linestyle() != "-" for line in flat.values())
@@ -114,8 +114,11 @@ def test_a_row_for_each_knob_with_what_it_costs() -> None:
 
 def test_texts_do_not_cover_each_other() -> None:
     for figure in (state_figure(recall()), knob_figure(recall())):
-        assert overlapping(figure) == []
         FigureCanvasAgg(figure).draw()
+        for axes in figure.axes:  # labels of ticks out of sight stand anywhere
+            low, high = axes.get_ylim()
+            axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= high])
+        assert overlapping(figure) == []
 
 
 def test_figures_are_drawn_where_there_is_something_to_draw(tmp_path) -> None:
