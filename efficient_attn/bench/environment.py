@@ -39,7 +39,12 @@ _ACCURACY_CODE = (
     "bench/causality.py",
     "bench/decoding_state.py",
 )
-_FIDELITY_CODE = ("attention/*.py", "attention/variants/full.py", "bench/fidelity.py")
+_FIDELITY_CODE = (
+    "attention/*.py",
+    "attention/variants/full.py",
+    "tasks/task.py",
+    "bench/fidelity.py",
+)
 _CODE = {
     "cost": _COST_CODE,
     "accuracy": _ACCURACY_CODE,
