@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
 
     plot = word(
         "plot",
-        "Draw complexity curves and the accuracy-cost front of a results folder.",
+        "Draw complexity curves, accuracy and what it costs, from a results folder.",
         "efficient-attn plot results/demo",
     )
     plot.add_argument("results", help="folder that a sweep wrote")

@@ -147,6 +147,7 @@ def accuracy(
     created: str = "2026-01-01T00:00:00",
     train_seconds: float = 6.0,
     model: dict[str, Any] | None = None,
+    state_bytes: int | None = None,
 ) -> Record:
     request = {
         "task": {"name": task, "length": length, "pattern": pattern},
@@ -167,6 +168,7 @@ def accuracy(
         "curve": [[1, 3.0], [100, 0.2]],
         "trials": [{"learning_rate": 1e-3, "validation": value, "status": "ok"}],
         "peak_rss_bytes": None,
+        "state_bytes": state_bytes,
     }
     variant = variant_of(contestant)
     options = OPTIONS.get(contestant, OPTIONS.get(variant, {})) if options is None else options
@@ -183,6 +185,100 @@ def accuracy(
         environment=ENVIRONMENT,
         result=result if status == "ok" else {},
         reason=reason if status != "ok" else None,
+    )
+
+
+def fidelity(
+    contestant: str = "performer",
+    length: int = 1024,
+    *,
+    error: float = 0.3,
+    reach: float | None = 0.02,
+    scale: float = 1.0,
+    status: str = "ok",
+    options: dict[str, Any] | None = None,
+    **workload: Any,
+) -> Record:
+    """One fidelity record. reach: half of the interval, None for a single draw."""
+    request = Workload(length=length, **workload).to_dict()
+    request = {name: request[name] for name in request if name not in ("pass", "scope", "compile")}
+    request |= {"scale": scale, "draws": 3}
+    result = {
+        "relative_error": error,
+        "error_low": None if reach is None else error - reach,
+        "error_high": None if reach is None else error + reach,
+        "cosine": 0.9,
+        "errors": [error] * 3,
+        "cosines": [0.9] * 3,
+        "parameters": 0,
+    }
+    return _record("fidelity", contestant, request, result, status, options)
+
+
+def swap(
+    contestant: str = "performer",
+    seed: int = 0,
+    *,
+    before: float = 0.99,
+    swapped: float = 0.3,
+    tuned: float | None = 0.8,
+    errors: tuple[float, ...] = (0.2, 0.4),
+    higher_is_better: bool = True,
+    steps: int = 50,
+    status: str = "ok",
+    options: dict[str, Any] | None = None,
+) -> Record:
+    """One swap record. errors: relative errors of the heads of its only layer."""
+    request = {
+        "task": {"name": "mqar", "length": 64, "pattern": "causal_self"},
+        "model": {"d_model": 64},
+        "training": {"steps": 100},
+        "finetune": {"steps": steps, "learning_rates": [1e-3]},
+        "seed": seed,
+    }
+    layer = {"layer": "layers.0", "relative_error": list(errors), "cosine": [0.9] * len(errors)}
+    result = {
+        "metric": "accuracy",
+        "higher_is_better": higher_is_better,
+        "before": before,
+        "swapped": swapped,
+        "tuned": tuned,
+        "baselines": {"chance": 0.03},
+        "layers": [layer],
+        "learning_rate": None if tuned is None else 1e-3,
+        "steps": steps,
+        "train_seconds": None if tuned is None else 2.0,
+        "curve": [],
+        "trials": [],
+        "parameters": 50_000,
+        "fresh_parameters": 0,
+    }
+    return _record("swap", contestant, request, result, status, options)
+
+
+def _record(
+    measure: str,
+    contestant: str,
+    request: dict[str, Any],
+    result: dict[str, Any],
+    status: str,
+    options: dict[str, Any] | None,
+) -> Record:
+    variant = variant_of(contestant)
+    options = OPTIONS.get(contestant, OPTIONS.get(variant, {})) if options is None else options
+    return Record(
+        key=digest([measure, contestant, request, options]),
+        measure=measure,  # type: ignore[arg-type]
+        status=status,  # type: ignore[arg-type]
+        contestant=contestant,
+        variant=variant,
+        options=options,
+        request=request,
+        cell=digest(request),
+        created="2026-01-01T00:00:00",
+        environment=ENVIRONMENT,
+        result=result if status == "ok" else {},
+        reason=None if status == "ok" else f"ended with {status}",
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from efficient_attn.analysis.scaling import peak_bytes
 from efficient_attn.analysis.select import (
     contestant_order,
     length_of,
@@ -32,6 +33,7 @@ class Score:
         direction is better), seed by seed where seeds are shared; None for full and without it.
     train_seconds: median over seeds.
     details: further figures for each way of using the model, mean over the seeds.
+    state_bytes: of decoding; memory_bytes: peak; medians over seeds, None when unknown.
     """
 
     contestant: str
@@ -45,6 +47,8 @@ class Score:
     train_seconds: float | None
     parameters: int | None
     details: dict[str, dict[str, float]] = field(default_factory=dict)
+    state_bytes: float | None = None
+    memory_bytes: float | None = None
 
     @property
     def status(self) -> str:
@@ -135,7 +139,14 @@ def _score(name: str, records: list[Record], full: Mapping[int, float], higher: 
         ),
         parameters=int(example.result["parameters"]) if finished else None,
         details=_details(finished),
+        state_bytes=_median(record.result.get("state_bytes") for record in finished),
+        memory_bytes=_median(peak_bytes(record) for record in finished),
     )
+
+
+def _median(values: Iterable[int | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _details(records: Iterable[Record]) -> dict[str, dict[str, float]]:

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from efficient_attn.analysis.accuracy import Score, TaskScores, task_scores
 from efficient_attn.analysis.crossover import crossovers
+from efficient_attn.analysis.fidelity import fidelity_tables, swap_tables
 from efficient_attn.analysis.ranking_text import print_ranking
 from efficient_attn.analysis.ratios import time_interval
 from efficient_attn.analysis.roofline import roofline
@@ -85,7 +86,7 @@ def print_samples(records: Iterable[Record], file: TextIO | None = None) -> None
 
 
 def closing_table(records: Iterable[Record]) -> RenderableType:
-    """All tables of a sweep: cost of every pattern, accuracy, and every failure with its reason.
+    """All tables of a sweep: cost of every pattern, accuracy, fidelity, swaps, and every failure.
 
     Cost: contestants × lengths, medians of each pass, peak memory, decoding state and how near the
     machine's limit a pass ran; what failed shows its status in its place, ``~`` marks a median
@@ -104,6 +105,8 @@ def closing_table(records: Iterable[Record]) -> RenderableType:
     if tasks:
         parts.append(accuracy_table(tasks))
         parts += [details_table(task) for task in tasks if any(s.details for s in task.scores)]
+    parts += fidelity_tables(records)
+    parts += swap_tables(records)
     parts += _failures(records)
     return Group(*parts) if parts else Text("no records")
 
@@ -290,10 +293,9 @@ def _failures(records: list[Record]) -> list[RenderableType]:
             key = (record.contestant, record.status, record.reason or "")
             places[key].append(f"{where}, N={length_of(record)}")
     for record in records:
-        if record.measure == "accuracy" and not record.ok:
-            task, seed = record.request["task"]["name"], record.request.get("seed")
+        if record.measure != "cost" and not record.ok:
             key = (record.contestant, record.status, record.reason or "")
-            places[key].append(f"{task}, seed {seed}")
+            places[key].append(_place(record))
     if not places:
         return []
     table = _table("not measured, and why")
@@ -304,6 +306,13 @@ def _failures(records: list[Record]) -> list[RenderableType]:
         where = "; ".join(unique) if len(unique) <= 2 else f"{unique[0]} and {len(unique) - 1} more"
         table.add_row(Text(name), Text(status), Text(where), Text(reason))
     return [table]
+
+
+def _place(record: Record) -> str:
+    """Where a record that is none of cost failed."""
+    if "task" in record.request:
+        return f"{record.request['task']['name']}, seed {record.request.get('seed')}"
+    return f"{PATTERN_NAMES[pattern_of(record)]}, N={length_of(record)}"
 
 
 def _table(title: str) -> Table:

@@ -169,7 +169,7 @@ def memory_curve(records: Iterable[Record]) -> Curve:
 
 
 def peak_bytes(record: Record) -> int | None:
-    """Peak tensor bytes of an ok cost record; the peak resident set where those are unknown."""
+    """Peak tensor bytes of an ok record; the peak resident set where those are unknown."""
     exact = record.result.get("peak_tensor_bytes")
     peak = record.result.get("peak_rss_bytes") if exact is None else exact
     return None if peak is None else int(peak)

@@ -93,10 +93,8 @@ def machine(record: Record) -> str:
 
 
 def length_of(record: Record) -> int:
-    """Queries N of a cost record, tokens of an accuracy record's task (0 when it has none)."""
-    if record.measure == "cost":
-        return int(record.request["length"])
-    return int(record.request["task"].get("length") or 0)
+    """Queries N of a workload, tokens of a task (0 when it has none)."""
+    return int(_asked(record).get("length") or 0)
 
 
 def pass_of(record: Record) -> str:
@@ -104,8 +102,7 @@ def pass_of(record: Record) -> str:
 
 
 def pattern_of(record: Record) -> str:
-    request = record.request if record.measure == "cost" else record.request["task"]
-    return str(request.get("pattern", "noncausal_self"))
+    return str(_asked(record).get("pattern", "noncausal_self"))
 
 
 def costs(records: Iterable[Record]) -> list[Record]:
@@ -187,12 +184,19 @@ def shared_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[
     return sorted(name for name in names if _text(one[name]) != _text(other[name]))
 
 
+def _asked(record: Record) -> Mapping[str, Any]:
+    """The workload of a record, or its task."""
+    return record.request.get("task", record.request)
+
+
 def _group(record: Record) -> str:
     """The request apart from length and seed, with pattern, pass and machine, as text."""
     if record.measure == "cost":
         fixed = asdict(Setting.of(record))
         return _text({**fixed, "pattern": pattern_of(record), "pass": pass_of(record)})
-    request = {name: value for name, value in record.request.items() if name != "seed"}
+    request = {
+        name: value for name, value in record.request.items() if name not in ("length", "seed")
+    }
     return _text({**request, "machine": machine(record)})
 
 

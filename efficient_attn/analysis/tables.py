@@ -32,7 +32,7 @@ _LEADING = (
 
 _DOCUMENTED: tuple[tuple[str, Kind | None, str], ...] = (
     ("key", "text", "name of the record: hash of what was asked and of the code that answered"),
-    ("measure", "text", "cost or accuracy"),
+    ("measure", "text", "cost, accuracy, fidelity or swap"),
     ("status", "text", "ok, oom, timeout, crashed, unsupported or diverged"),
     ("contestant", "text", "name it was entered under"),
     ("variant", "text", "registered name of the attention variant"),
@@ -45,7 +45,7 @@ _DOCUMENTED: tuple[tuple[str, Kind | None, str], ...] = (
     ("batch", "integer", "cost: samples per call"),
     ("heads", "integer", "cost: attention heads"),
     ("head_dim", "integer", "cost: width of one head"),
-    ("length", "integer", "cost: queries N, tokens (accuracy: task.length)"),
+    ("length", "integer", "cost, fidelity: queries N, tokens (accuracy: task.length)"),
     ("key_length", "integer", "cost: keys M, tokens; missing when equal to length"),
     ("pattern", "text", "cost: noncausal_self, causal_self, noncausal_cross or causal_cross"),
     ("padding", "number", "cost: share of the keys that is masked right padding, 0 to 1"),
@@ -56,6 +56,8 @@ _DOCUMENTED: tuple[tuple[str, Kind | None, str], ...] = (
     ("scope", "text", "cost: core (attention alone), module (with projections) or block"),
     ("compile", "boolean", "cost: through torch.compile"),
     ("seed", "integer", "seed of the request"),
+    ("scale", "number", "fidelity: standard deviation of q, k and v"),
+    ("draws", "integer", "fidelity: how many q, k and v were compared"),
     # The request of an accuracy record.
     ("task.name", "text", "accuracy: the task"),
     ("task.length", "integer", "accuracy: tokens per sample"),
@@ -68,12 +70,15 @@ _DOCUMENTED: tuple[tuple[str, Kind | None, str], ...] = (
     ("model.dim_feedforward", "integer", "accuracy: width of the feed-forward"),
     ("model.positions", "text", "accuracy: position encoding; missing: the task's own"),
     ("model.short_conv", "integer", "accuracy: short convolution, tokens; missing: the task's own"),
+    ("model.dropout", "number", "accuracy: dropout in training"),
     ("training.steps", "integer", "accuracy: updates per learning rate"),
     ("training.batch_size", "integer", "accuracy: samples per update"),
     ("training.learning_rates", "text", "accuracy: JSON list of the rates tried"),
     ("training.warmup", "number", "accuracy: share of the steps in which the rate rises"),
     ("training.weight_decay", "number", "accuracy: of AdamW"),
     ("training.clip", "number", "accuracy: largest gradient norm"),
+    ("finetune.steps", "integer", "swap: updates after the swap, per learning rate"),
+    ("finetune.learning_rates", "text", "swap: JSON list of the rates tried after the swap"),
     # The result of a cost record.
     ("median_ms", "number", "median time of one call, ms"),
     ("low_ms", "number", "lower end of the median's 95 % interval, ms"),
@@ -110,6 +115,19 @@ _DOCUMENTED: tuple[tuple[str, Kind | None, str], ...] = (
     ("trials", "text", "JSON list: learning_rate, validation and status of each rate tried"),
     ("details", "text", "JSON: more figures on the test split, for each way of using the model"),
     ("sample", "text", "text that the trained model made"),
+    # The result of a fidelity record.
+    ("relative_error", "number", "norm of the difference to full over that of full"),
+    ("error_low", "number", "lower end of its 95 % interval over draws"),
+    ("error_high", "number", "upper end of its 95 % interval over draws"),
+    ("cosine", "number", "of the angle between the output and that of full"),
+    ("errors", "text", "JSON list: relative error of each draw"),
+    ("cosines", "text", "JSON list: cosine of each draw"),
+    # The result of a swap record.
+    ("before", "number", "metric of the trained full model on the test split"),
+    ("swapped", "number", "metric right after the swap"),
+    ("tuned", "number", "metric after the fine-tune"),
+    ("layers", "text", "JSON list: layer, and relative_error and cosine of each head"),
+    ("fresh_parameters", "integer", "parameters that the full model does not have"),
     # The environment.
     ("environment.python", "text", "Python version"),
     ("environment.torch", "text", "torch version"),

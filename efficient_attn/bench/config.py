@@ -12,6 +12,9 @@ from efficient_attn.attention import OptionError, make_options
 from efficient_attn.bench.accuracy_cell import AccuracyCell
 from efficient_attn.bench.cell import Cell, Contestant
 from efficient_attn.bench.cost_cell import CostCell, CostSettings
+from efficient_attn.bench.fidelity_cell import FidelityCell
+from efficient_attn.bench.record import MEASURES
+from efficient_attn.bench.swap_cell import SwapCell
 from efficient_attn.bench.training import Training
 from efficient_attn.bench.worker import Limits
 from efficient_attn.bench.workload import Workload
@@ -55,7 +58,25 @@ def cell_from_config(config: DictConfig) -> Cell:
             how["threads"],
             how["workers"],
         )
-    raise ValueError(f"measure.name={measure!r} is not one of cost, accuracy")
+    if measure == "fidelity":
+        return FidelityCell(
+            contestants, limits, Workload.from_dict(values["workload"]), how["scale"], how["draws"]
+        )
+    if measure == "swap":
+        return SwapCell(
+            contestants,
+            limits,
+            make_task(**values["task"]),
+            ModelConfig(**values["model"]),
+            Training(**values["training"]),
+            how["seed"],
+            how["device"],
+            how["threads"],
+            how["workers"],
+            how["finetune_steps"],
+            tuple(how["finetune_rates"]),
+        )
+    raise ValueError(f"measure.name={measure!r} is not one of {', '.join(MEASURES)}")
 
 
 def _left_out(name: str, entry: dict[str, Any]) -> bool:

@@ -37,7 +37,20 @@ _ACCURACY_CODE = (
     "tasks/*.py",
     "bench/training.py",
     "bench/causality.py",
+    "bench/decoding_state.py",
 )
+_FIDELITY_CODE = (
+    "attention/*.py",
+    "attention/variants/full.py",
+    "tasks/task.py",
+    "bench/fidelity.py",
+)
+_CODE = {
+    "cost": _COST_CODE,
+    "accuracy": _ACCURACY_CODE,
+    "fidelity": _FIDELITY_CODE,
+    "swap": (*_ACCURACY_CODE, *_FIDELITY_CODE, "bench/swap.py"),
+}
 
 
 def package_version(name: str) -> str | None:
@@ -104,8 +117,7 @@ def code_hash(measure: str, variant: str) -> str:
     """
     from efficient_attn.attention import variant_class
 
-    patterns = _COST_CODE if measure == "cost" else _ACCURACY_CODE
-    sources = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
+    sources = {path for pattern in _CODE[measure] for path in PACKAGE.glob(pattern)}
     answering = variant_class(variant)
     own = getattr(sys.modules[answering.__module__], "__file__", None)
     if own:

@@ -36,7 +36,7 @@ def estimate(cell: Cell, contestants: Sequence[Contestant], earlier: Iterable[Re
         return Estimate(0.0, "complete")
     if isinstance(cell, CostCell):
         return _cost(cell, contestants, [record for record in earlier if record.ok])
-    if isinstance(cell, AccuracyCell):
+    if isinstance(cell, AccuracyCell) and cell.measure == "accuracy":
         return _accuracy(cell, contestants, [record for record in earlier if record.ok])
     return Estimate(None, "unknown")
 

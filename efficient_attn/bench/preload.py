@@ -10,9 +10,9 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read once, when the profiler'
 
 from torch.profiler import ProfilerActivity, profile
 
-from efficient_attn.bench import cost, trial
+from efficient_attn.bench import cost, fidelity, swap, trial
 
-__all__ = ["cost", "trial"]
+__all__ = ["cost", "fidelity", "swap", "trial"]
 
 with profile(activities=[ProfilerActivity.CPU], profile_memory=True):
     pass

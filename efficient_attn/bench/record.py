@@ -14,8 +14,9 @@ from typing import Any, Literal, get_args
 SCHEMA_VERSION = 2
 
 Status = Literal["ok", "oom", "timeout", "crashed", "unsupported", "diverged"]
-Measure = Literal["cost", "accuracy"]
+Measure = Literal["cost", "accuracy", "fidelity", "swap"]
 STATUSES: tuple[Status, ...] = get_args(Status)
+MEASURES: tuple[Measure, ...] = get_args(Measure)
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,9 @@ class Record:
     cell: identifier of the run of the cell; samples of records that share it are paired by round.
     contestant: the name it was entered under; `variant` and `options` say what that is.
     options: the options in effect, read back from the module; as requested when it never existed.
-    request: the workload (cost), or the task with its model and training settings (accuracy).
-    result: empty unless status is ``ok``; `CostResult` or `AccuracyResult` as a dict.
+    request: the workload (cost, fidelity), or the task with its model and training settings
+        (accuracy, swap).
+    result: empty unless status is ``ok``; the result of the measure (`RESULTS`) as a dict.
     reason: what went wrong, for people; None when ok.
     """
 
@@ -52,8 +54,8 @@ class Record:
             )
         if self.status not in STATUSES:
             raise ValueError(f"status {self.status!r} is not one of {', '.join(STATUSES)}")
-        if self.measure not in get_args(Measure):
-            raise ValueError(f"measure {self.measure!r} is not one of cost, accuracy")
+        if self.measure not in MEASURES:
+            raise ValueError(f"measure {self.measure!r} is not one of {', '.join(MEASURES)}")
 
     @property
     def ok(self) -> bool:
@@ -136,6 +138,8 @@ class AccuracyResult:
     trials: one entry per learning rate: {"learning_rate", "validation", "status"}.
     details: more figures of the model on the test split, for each way of using it.
     sample: text that the trained model made, for tasks that ask for some.
+    state_bytes: what the model carries from token to token after `length` tokens, batch 1; None
+        where it does not decode.
     """
 
     metric: str
@@ -152,6 +156,62 @@ class AccuracyResult:
     peak_rss_bytes: int | None
     details: dict[str, dict[str, float]] = field(default_factory=dict)
     sample: str | None = None
+    state_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class FidelityResult:
+    """How far a variant's output is from that of full attention on the same random q, k, v.
+
+    relative_error: ‖out − full‖ / ‖full‖ of a head, over samples, queries and width; mean over
+        heads and draws, with the ends of its 95 % interval over draws (None for a single draw).
+    cosine: of the angle between both outputs of a head, mean over heads and draws.
+    errors, cosines: of each draw, mean over heads.
+    """
+
+    relative_error: float
+    error_low: float | None
+    error_high: float | None
+    cosine: float
+    errors: list[float]
+    cosines: list[float]
+    parameters: int
+
+
+@dataclass(frozen=True)
+class SwapResult:
+    """What is left of a trained full model when its attention is replaced, one seed.
+
+    before, swapped, tuned: `metric` on the test split of the full model, right after the swap, and
+        after the fine-tune; the last is None without one, and when it diverged at every rate.
+    layers: for each attention that was replaced its name, and for each of its heads
+        ``relative_error`` and ``cosine`` to full on the q, k, v that the full model has there.
+    learning_rate, steps, train_seconds, curve, trials: of the fine-tune, as in `AccuracyResult`.
+    fresh_parameters: those that the full model does not have.
+    """
+
+    metric: str
+    higher_is_better: bool
+    before: float
+    swapped: float
+    tuned: float | None
+    baselines: dict[str, float]
+    layers: list[dict[str, Any]]
+    learning_rate: float | None
+    steps: int
+    train_seconds: float | None
+    curve: list[list[float]]
+    trials: list[dict[str, Any]]
+    parameters: int
+    fresh_parameters: int
+
+
+RESULTS: dict[Measure, type] = {
+    "cost": CostResult,
+    "accuracy": AccuracyResult,
+    "fidelity": FidelityResult,
+    "swap": SwapResult,
+}
 
 
 _NEW_IN_SCHEMA_2 = (

@@ -18,11 +18,12 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from efficient_attn.bench.environment import scratch_folder
-from efficient_attn.bench.record import AccuracyResult, CostResult, Record
+from efficient_attn.bench.record import RESULTS, Record
 from efficient_attn.bench.workload import Workload
 
 SPACE_NEEDED = 64 * 2**20
@@ -31,9 +32,18 @@ SPACE_NEEDED = 64 * 2**20
 STALE_AFTER_S = 3600.0
 """Age at which a temporary file can only be that of a writer that was killed."""
 
-_RESULT_TYPES = {"cost": get_type_hints(CostResult), "accuracy": get_type_hints(AccuracyResult)}
-_NEW_RESULTS = {"details", "sample"}
-"""Fields that results written before them lack."""
+_RESULT_TYPES: dict[str, dict[str, Any]] = {
+    measure: get_type_hints(kind) for measure, kind in RESULTS.items()
+}
+_NEW_RESULTS: dict[str, set[str]] = {
+    measure: {
+        field.name
+        for field in fields(kind)
+        if not field.default is field.default_factory is MISSING
+    }
+    for measure, kind in RESULTS.items()
+}
+"""Fields that results written before them lack: those with a default."""
 
 
 class Store:
@@ -189,6 +199,9 @@ def _fault(record: Record) -> str | None:
             Workload.from_dict(record.request)
         except (TypeError, ValueError) as error:
             return f"its request is no workload: {error}"
+    elif record.measure == "fidelity":
+        if type(record.request.get("length")) is not int:
+            return "its request names no length"
     elif not isinstance(record.request.get("task"), dict) or "name" not in record.request["task"]:
         return "its request names no task"
     return _result_fault(record.measure, record.result) if record.ok else None
@@ -196,13 +209,13 @@ def _fault(record: Record) -> str | None:
 
 def _result_fault(measure: str, result: dict[str, Any]) -> str | None:
     types = _RESULT_TYPES[measure]
-    missing = sorted(set(types) - set(result) - _NEW_RESULTS)
+    missing = sorted(set(types) - set(result) - _NEW_RESULTS[measure])
     if missing:
         return f"its result lacks {', '.join(missing)}"
     for name, wanted in types.items():
         if name in result and not _fits(result[name], wanted):
             return f"its {name} is {result[name]!r:.40}"
-    if measure == "accuracy":
+    if measure != "cost":
         return None
     samples, waits = result["samples_ms"], result["waits"]
     if not samples or not all(_fits(value, float) and value > 0 for value in samples):

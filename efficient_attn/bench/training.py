@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from efficient_attn.bench.causality import check_causality
+from efficient_attn.bench.decoding_state import state_bytes
 from efficient_attn.bench.record import AccuracyResult
 from efficient_attn.nn.choice import Variant, VariantOptions
+from efficient_attn.nn.weights import take_weights
 from efficient_attn.tasks import ModelConfig, Task
 
 CURVE_POINTS = 100
@@ -88,11 +90,15 @@ def fit(
     seed: int,
     report: Report | None = None,
     device: str = "cpu",
+    weights: Mapping[str, Tensor] | None = None,
+    keep: Callable[[nn.Module], None] | None = None,
 ) -> AccuracyResult:
     """Train at every learning rate, pick by validation, report the test split.
 
     The same seed gives every learning rate the same first weights and the same batches, and
     every variant the same batches. report(step, steps, loss) hears of each step of all trials.
+    weights: of the same model with any attention, to start from (see `take_weights`). keep: is
+    given the trained model that was picked.
 
     Raises UnsupportedAttention (also its kind `NotCausal`, before anything is trained) and
     `Diverged` when no learning rate kept a finite loss.
@@ -107,6 +113,8 @@ def fit(
 
         with _seeded(seed):
             built = task.build_model(variant, options, model).to(device)
+            if weights is not None:
+                take_weights(built, weights)
             if index == 0 and task.pattern == "causal_self":
                 inputs, targets = next(task.batches(seed, 2))
                 part, tokens = task.causal_view(built, (inputs.to(device), targets.to(device)))
@@ -123,6 +131,8 @@ def fit(
     sign = 1 if task.higher_is_better else -1
     best = max(finished, key=lambda trial: sign * (trial.validation or 0.0))
     assert best.validation is not None
+    if keep is not None:
+        keep(best.model)
     return AccuracyResult(
         metric=task.metric,
         higher_is_better=task.higher_is_better,
@@ -138,6 +148,7 @@ def fit(
         peak_rss_bytes=None,
         details=task.details(best.model, "test"),
         sample=task.sample(best.model),
+        state_bytes=state_bytes(task, best.model),
     )
 
 

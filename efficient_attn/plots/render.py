@@ -16,6 +16,7 @@ from efficient_attn.bench.store import Store
 from efficient_attn.plots.accuracy import accuracy_figure
 from efficient_attn.plots.curves import complexity_figure
 from efficient_attn.plots.front import front_figure
+from efficient_attn.plots.quality import knob_figure, state_figure, with_knob, with_state
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -27,9 +28,9 @@ def plot(
 ) -> list[Path]:
     """Write every figure that the records allow and return the paths.
 
-    ``complexity`` (one more file per further setting), ``accuracy`` and ``front`` go to `out`, by
-    default ``<results_folder>/figures``. FileNotFoundError when the folder holds no records,
-    ValueError for an unknown format.
+    ``complexity`` (one more file per further setting), ``accuracy``, ``front``, ``state`` and
+    ``knobs`` go to `out`, by default ``<results_folder>/figures``. FileNotFoundError when the
+    folder holds no records, ValueError for an unknown format.
     """
     unknown = sorted(set(formats) - set(FORMATS))
     if unknown or not formats:
@@ -61,6 +62,10 @@ def _figures(records: list[Record]) -> dict[str, Callable[[], Figure]]:
         figures["accuracy"] = lambda: accuracy_figure(records)
     if any(record.measure == "accuracy" and record.ok for record in records):
         figures["front"] = lambda: front_figure(records)
+    if with_state(records):
+        figures["state"] = lambda: state_figure(records)
+    if with_knob(records):
+        figures["knobs"] = lambda: knob_figure(records)
     return figures
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from synthetic import accuracy, cost
+from synthetic import accuracy, cost, fidelity, swap
 
 from efficient_attn.analysis.tables import COLUMNS, frame, meaning
 from efficient_attn.bench import environment
 from efficient_attn.bench.accuracy_cell import Training
 from efficient_attn.bench.cost_cell import CostSettings
-from efficient_attn.bench.record import AccuracyResult, CostResult, Record
+from efficient_attn.bench.record import RESULTS, Record
 from efficient_attn.bench.store import Store
 from efficient_attn.bench.worker import Limits
 from efficient_attn.bench.workload import Workload
@@ -47,7 +47,12 @@ def fresh() -> list[Record]:
         "seed": 0,
         "device": "cpu",
     }
-    return [timed, replace(trained, request=asked, environment=CIRCUMSTANCES)]
+    return [
+        timed,
+        replace(trained, request=asked, environment=CIRCUMSTANCES),
+        replace(fidelity(), environment=CIRCUMSTANCES),
+        replace(swap(), environment=CIRCUMSTANCES),
+    ]
 
 
 def test_every_column_of_old_and_new_records_is_documented() -> None:
@@ -58,7 +63,7 @@ def test_every_column_of_old_and_new_records_is_documented() -> None:
 
 
 def test_every_field_of_a_record_has_its_column() -> None:
-    for kind in (Record, CostResult, AccuracyResult):
+    for kind in (Record, *RESULTS.values()):
         names = {item.name for item in fields(kind)} - {"request", "result", "environment"}
         assert names <= set(COLUMNS)
     assert set(Workload().to_dict()) <= set(COLUMNS)
@@ -74,13 +79,13 @@ def test_columns_come_in_the_documented_order() -> None:
 def test_whole_numbers_beyond_the_reach_of_floats_stay_exact() -> None:
     table = frame(fresh())
     assert table.flops.tolist()[0] == 2**60 + 1
-    assert table.flops.isna().tolist() == [False, True]
+    assert table.flops.isna().tolist() == [False, True, True, True]
 
 
 def test_types_do_not_depend_on_what_the_records_hold() -> None:
     full = frame(fresh()).dtypes
     empty = replace(cost(), result=dict.fromkeys(fresh()[0].result))
-    for records in ([empty], [fresh()[0]], [fresh()[1]], Store(REFERENCE).read()):
+    for records in ([empty], *([record] for record in fresh()), Store(REFERENCE).read()):
         for name, dtype in frame(records).dtypes.items():
             if name in COLUMNS and name in full:
                 assert dtype == full[name], name

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from synthetic import accuracy, fidelity, swap
 
 from efficient_attn.bench import store as store_module
 from efficient_attn.bench.record import SCHEMA_VERSION, Record
@@ -152,6 +153,9 @@ def test_a_foreign_file_is_a_warning(tmp_path: Path, text: str, cause: str) -> N
         {"request": {"length": -1}},
         {"request": {"lenght": 1}},
         {"measure": "accuracy", "request": {}},
+        {"measure": "swap", "request": {}},
+        {"measure": "fidelity", "request": {"scale": 1.0}},
+        {"measure": "guess"},
         {"options": []},
         {"schema": 99},
         {"schema": 1, "request": None},
@@ -167,6 +171,21 @@ def test_a_record_that_readers_could_not_use_is_a_warning(tmp_path: Path, broken
     assert store.read() == []
     assert len(store.warnings) == 1
     assert store.get(make().key) is None
+
+
+def test_every_measure_is_read_back_and_what_results_lacked_before_is_no_fault(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    old = accuracy()
+    result = {name: value for name, value in old.result.items() if name != "state_bytes"}
+    records = [make(), replace(old, result=result), fidelity(), swap()]
+    for record in records:
+        store.write(record)
+    assert {record.key: record for record in store.read()} == {
+        record.key: record for record in records
+    }
+    assert store.warnings == []
 
 
 def test_temporary_files_are_skipped(tmp_path: Path) -> None:

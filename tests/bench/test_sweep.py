@@ -63,7 +63,7 @@ def test_an_experiment_runs_with_fewer_contestants_than_it_sets_options_for():
 
 
 def test_every_shipped_experiment_plans():
-    for name in ("demo", "demo_accuracy", "smoke"):
+    for name in ("demo", "demo_accuracy", "recall_state", "smoke"):
         assert make_plan([f"+experiment={name}"]).cells
 
 
