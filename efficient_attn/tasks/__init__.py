@@ -6,24 +6,42 @@ from dataclasses import fields
 from typing import Any
 
 from efficient_attn.tasks.byte_lm import ByteLM
+from efficient_attn.tasks.byte_text import ByteText
 from efficient_attn.tasks.copying import Copying
 from efficient_attn.tasks.digits import Digits, DigitsGrid
 from efficient_attn.tasks.fashion import Fashion
+from efficient_attn.tasks.listops import ListOps
+from efficient_attn.tasks.matching import Matching
 from efficient_attn.tasks.mqar import Mqar
 from efficient_attn.tasks.task import ModelConfig, Task
 from efficient_attn.tasks.translation import Translation
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (Digits, DigitsGrid, Fashion, Mqar, ByteLM, Copying, Translation)
+    task.name: task
+    for task in (
+        Digits,
+        DigitsGrid,
+        Fashion,
+        ListOps,
+        ByteText,
+        Matching,
+        Mqar,
+        ByteLM,
+        Copying,
+        Translation,
+    )
 }
 
 __all__ = [
     "TASKS",
     "ByteLM",
+    "ByteText",
     "Copying",
     "Digits",
     "DigitsGrid",
     "Fashion",
+    "ListOps",
+    "Matching",
     "ModelConfig",
     "Mqar",
     "Task",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +16,7 @@ from efficient_attn.attention import UnsupportedAttention
 from efficient_attn.nn.choice import Variant, VariantOptions
 from efficient_attn.nn.language_model import LanguageModel
 from efficient_attn.nn.mode import evaluating
+from efficient_attn.tasks.files import STDLIB, fingerprint, read_files
 from efficient_attn.tasks.task import (
     Batch,
     Capability,
@@ -34,9 +32,6 @@ from efficient_attn.tasks.task import (
 BYTES = 256
 IGNORE = -100
 """Label of a byte that is not scored, as torch's cross-entropy has it."""
-STDLIB = "stdlib"
-NOT_STDLIB = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
-"""Folders left out: not of the standard library, or not installed with every Python."""
 EVALUATION_CHUNK = 64
 ENDS = {"train": 0.8, "validation": 0.9, "test": 1.0}
 """Where each part ends, as a share of all bytes."""
@@ -136,16 +131,12 @@ class ByteLM(Task):
 
     def provenance(self) -> dict[str, Any]:
         """Number of files and bytes read, and a hash of the files' names and contents."""
-        files = _read(self.source, self.max_bytes)
-        mark = hashlib.sha256()
-        for name, content in files:
-            mark.update(f"{name}\0{len(content)}\0".encode())
-            mark.update(content)
+        files = read_files(self.source, self.max_bytes, "byte_lm.source")
         return {
             "source": self.source,
             "files": len(files),
             "bytes": sum(len(content) for _, content in files),
-            "sha256": mark.hexdigest(),
+            "sha256": fingerprint(files),
         }
 
     def _text(self, part: str) -> np.ndarray:
@@ -178,7 +169,7 @@ def _batch(windows: np.ndarray) -> Batch:
 @lru_cache(maxsize=4)
 def _parts(source: str, max_bytes: int) -> dict[str, np.ndarray]:
     """Bytes of train, validation and test: whole files one after another where that is possible."""
-    files = [content for _, content in _read(source, max_bytes)]
+    files = [content for _, content in read_files(source, max_bytes, "byte_lm.source")]
     total = sum(map(len, files))
     chosen: dict[str, list[bytes]] = {name: [] for name in ENDS}
     start = 0
@@ -193,36 +184,3 @@ def _parts(source: str, max_bytes: int) -> dict[str, np.ndarray]:
             texts[name] = text[start : round(end * total)]
             start = round(end * total)
     return {name: np.frombuffer(text, np.uint8) for name, text in texts.items()}
-
-
-@lru_cache(maxsize=4)
-def _read(source: str, max_bytes: int) -> tuple[tuple[str, bytes], ...]:
-    """Names relative to the source and contents, in a fixed random order, up to `max_bytes`."""
-    root = Path(sysconfig.get_path("stdlib") if source == STDLIB else source)
-    if root.is_file():
-        paths = [root]
-        root = root.parent
-    else:
-        paths = sorted(path for path in root.rglob("*") if path.is_file())
-        if source == STDLIB:
-            paths = [path for path in paths if _is_stdlib_source(path.relative_to(root))]
-    if not paths:
-        raise FileNotFoundError(
-            f"byte_lm.source={source!r} holds no files; "
-            f"give {STDLIB!r}, or the path of a text file or of a folder of them"
-        )
-    order = generator("byte_lm files", 0).permutation(len(paths))
-    files: list[tuple[str, bytes]] = []
-    left = max_bytes
-    for path in (paths[index] for index in order):
-        content = path.read_bytes()[:left]
-        if content:
-            files.append((path.relative_to(root).as_posix(), content))
-            left -= len(content)
-        if left == 0:
-            break
-    return tuple(files)
-
-
-def _is_stdlib_source(path: Path) -> bool:
-    return path.suffix == ".py" and not NOT_STDLIB.intersection(path.parts)

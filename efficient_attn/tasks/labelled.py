@@ -21,16 +21,22 @@ from efficient_attn.tasks.task import (
     require_split,
 )
 
-EVALUATION_CHUNK = 500
+EVALUATION_TOKENS = 32_000
+"""Tokens that a model sees at once in evaluation."""
 
 
 class LabelledTask(Task):
-    """Base of such tasks: they say what their inputs are, and what a model reads of them."""
+    """Base of such tasks: they say what their inputs are, and what a model reads of them.
+
+    pad: the token that fills up short inputs, which models are told to ignore; None where all
+    inputs have one length.
+    """
 
     pattern: ClassVar[TaskPattern] = "noncausal_self"
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
     classes: ClassVar[int]
+    pad: ClassVar[int | None] = None
 
     @abstractmethod
     def samples(self, split: str) -> Batch:
@@ -39,6 +45,12 @@ class LabelledTask(Task):
     @abstractmethod
     def inputs(self, samples: Tensor) -> Tensor:
         """What the model reads of some of them."""
+
+    def logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """What the model says of such inputs, [B, classes]."""
+        if self.pad is None:
+            return model(inputs)
+        return model(inputs, inputs == self.pad)
 
     def batches(self, seed: int, batch_size: int) -> Iterator[Batch]:
         """Inputs and labels [B]; every sample once per epoch, in a new order."""
@@ -53,7 +65,7 @@ class LabelledTask(Task):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         inputs, labels = batch
-        return F.cross_entropy(model(inputs), labels)
+        return F.cross_entropy(self.logits(model, inputs), labels)
 
     def evaluate(self, model: nn.Module, split: Split) -> float:
         """Share of samples labelled right."""
@@ -62,8 +74,8 @@ class LabelledTask(Task):
         with evaluating(model) as device:
             guesses = torch.cat(
                 [
-                    model(self.inputs(chunk).to(device)).argmax(-1).cpu()
-                    for chunk in samples.split(EVALUATION_CHUNK)
+                    self.logits(model, self.inputs(chunk).to(device)).argmax(-1).cpu()
+                    for chunk in samples.split(max(1, EVALUATION_TOKENS // self.length))
                 ]
             )
         return (guesses == labels).double().mean().item()

@@ -54,15 +54,16 @@ def test_the_model_configuration_is_obeyed(task: Task) -> None:
         d_model=16, nhead=2, num_layers=3, positions="none", short_conv=2, dropout=0.25
     )
     model = task.build_model("full", {}, config)
-    layers = model.trunk.encoder.layers
+    trunk = getattr(model, "encoder", model).trunk  # of a dual encoder within its encoder
+    layers = trunk.encoder.layers
     assert len(layers) == 3
     assert layers[0].short_conv.width == 2
     assert layers[0].dropout1.p == layers[0].self_attn.dropout == 0.25
-    assert isinstance(model.trunk.positions, NoPositions)
+    assert isinstance(trunk.positions, NoPositions)
 
 
 def test_unknown_names_say_what_there_is() -> None:
-    with pytest.raises(ValueError, match=r"byte_lm, copying, .*fashion, .*translation"):
+    with pytest.raises(ValueError, match=r"byte_lm, .*copying, .*fashion, .*translation"):
         make_task("mnist")
     with pytest.raises(ValueError, match=r"lenght.*length, pairs"):
         make_task("mqar", lenght=3)
