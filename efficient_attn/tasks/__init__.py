@@ -9,12 +9,25 @@ from efficient_attn.tasks.byte_lm import ByteLM
 from efficient_attn.tasks.copying import Copying
 from efficient_attn.tasks.digits import Digits, DigitsGrid
 from efficient_attn.tasks.fashion import Fashion
+from efficient_attn.tasks.induction import Induction
 from efficient_attn.tasks.mqar import Mqar
+from efficient_attn.tasks.selective_copying import SelectiveCopying
 from efficient_attn.tasks.task import ModelConfig, Task
 from efficient_attn.tasks.translation import Translation
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (Digits, DigitsGrid, Fashion, Mqar, ByteLM, Copying, Translation)
+    task.name: task
+    for task in (
+        Digits,
+        DigitsGrid,
+        Fashion,
+        Mqar,
+        Induction,
+        SelectiveCopying,
+        ByteLM,
+        Copying,
+        Translation,
+    )
 }
 
 __all__ = [
@@ -24,8 +37,10 @@ __all__ = [
     "Digits",
     "DigitsGrid",
     "Fashion",
+    "Induction",
     "ModelConfig",
     "Mqar",
+    "SelectiveCopying",
     "Task",
     "Translation",
     "make_task",
