@@ -38,6 +38,7 @@ class SelectiveCopying(RecallTask):
     """
 
     name: ClassVar[str] = "selective_copying"
+    positions: ClassVar[str] = "sinusoidal"
     short_conv: ClassVar[int] = 3
 
     length: int = 64
