@@ -13,6 +13,7 @@ from typing import Any
 
 from efficient_attn.analysis.scaling import peak_bytes
 from efficient_attn.analysis.select import (
+    PATTERN_NAMES,
     contestant_order,
     length_of,
     pattern_of,
@@ -227,7 +228,8 @@ def _fields(record: Record) -> dict[str, Any]:
 
 
 def _labels(examples: list[Record]) -> list[str]:
-    """Task names; settings of one task carry their length, or else all fields that differ."""
+    """Task names; settings of one task carry their length, and how attention is used where that
+    differs, or else all fields that differ."""
     return [_label(example, examples) for example in examples]
 
 
@@ -236,7 +238,9 @@ def _label(example: Record, examples: list[Record]) -> str:
     if len(twins) == 1:
         return _name(example)
     if len({length_of(twin) for twin in twins}) == len(twins):
-        return f"{_name(example)} (N={length_of(example)})"
+        patterns = {pattern_of(twin) for twin in twins}
+        use = f", {PATTERN_NAMES[pattern_of(example)]}" if len(patterns) > 1 else ""
+        return f"{_name(example)} (N={length_of(example)}{use})"
     fields = _fields(example)
     others = [_fields(twin) for twin in twins]
     shown = [

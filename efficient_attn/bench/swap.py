@@ -125,7 +125,7 @@ class SwapSubject:
         return built
 
     def _require_causal(self, model: nn.Module) -> None:
-        if self.task.pattern == "causal_self":
+        if self.task.causal:
             inputs, targets = next(self.task.batches(self.seed, 2))
             batch = inputs.to(self.device), targets.to(self.device)
             check_causality(*self.task.causal_view(model, batch), self.variant)

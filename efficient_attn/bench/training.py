@@ -115,7 +115,7 @@ def fit(
             built = task.build_model(variant, options, model).to(device)
             if weights is not None:
                 take_weights(built, weights)
-            if index == 0 and task.pattern == "causal_self":
+            if index == 0 and task.causal:
                 inputs, targets = next(task.batches(seed, 2))
                 part, tokens = task.causal_view(built, (inputs.to(device), targets.to(device)))
                 check_causality(part, tokens, variant)

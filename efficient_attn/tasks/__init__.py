@@ -10,9 +10,11 @@ from efficient_attn.tasks.byte_text import ByteText
 from efficient_attn.tasks.copying import Copying
 from efficient_attn.tasks.digits import Digits, DigitsGrid
 from efficient_attn.tasks.fashion import Fashion
+from efficient_attn.tasks.induction import Induction
 from efficient_attn.tasks.listops import ListOps
 from efficient_attn.tasks.matching import Matching
 from efficient_attn.tasks.mqar import Mqar
+from efficient_attn.tasks.selective_copying import SelectiveCopying
 from efficient_attn.tasks.task import ModelConfig, Task
 from efficient_attn.tasks.translation import Translation
 
@@ -26,6 +28,8 @@ TASKS: dict[str, type[Task]] = {
         ByteText,
         Matching,
         Mqar,
+        Induction,
+        SelectiveCopying,
         ByteLM,
         Copying,
         Translation,
@@ -40,10 +44,12 @@ __all__ = [
     "Digits",
     "DigitsGrid",
     "Fashion",
+    "Induction",
     "ListOps",
     "Matching",
     "ModelConfig",
     "Mqar",
+    "SelectiveCopying",
     "Task",
     "Translation",
     "make_task",

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import torch
 
-from efficient_attn.nn.seq2seq import SPECIALS
-from efficient_attn.tasks.seq2seq import Ids, Pair, Seq2SeqTask, exact_match
-from efficient_attn.tasks.task import Split, generator, require_count, require_split
+from efficient_attn.nn.seq2seq import PAD, SPECIALS
+from efficient_attn.tasks.seq2seq import Ids, Pair, Seq2SeqTask, exact_match, unpadded
+from efficient_attn.tasks.task import Batch, Split, generator, require_count, require_split
 
 ORDERS = ("copy", "reverse", "sort")
 
@@ -66,27 +67,43 @@ class Copying(Seq2SeqTask):
     def vocab_size(self) -> int:
         return SPECIALS + self.symbols * (2 if self.distractors else 1)
 
-    def pairs(self, seed: int, batch_size: int) -> Iterator[list[Pair]]:
+    def pairs(self, seed: int, batch_size: int) -> Iterator[Batch]:
         draw = generator("copying train", seed)
         while True:
-            yield [self.draw(draw) for _ in range(batch_size)]
+            yield self.draw(draw, batch_size)
 
-    def draw(self, draw: np.random.Generator) -> Pair:
-        """One source and its target."""
+    def draw(self, draw: np.random.Generator, count: int) -> Batch:
+        """`count` sources [count, M] and their targets [count, N], PAD on the right."""
         low = self.tokens if self.shortest is None else self.shortest
-        said = SPECIALS + draw.integers(0, self.symbols, draw.integers(low, self.tokens + 1))
-        others = SPECIALS + self.symbols + draw.integers(0, self.symbols, self.distractors)
-        source = np.empty(len(said) + len(others), dtype=np.int64)
-        taken = np.zeros(len(source), dtype=bool)
-        taken[draw.permutation(len(source))[: len(others)]] = True
-        source[taken], source[~taken] = others, said
-        target = {"copy": said, "reverse": said[::-1], "sort": np.sort(said)}[self.order]
-        return source.tolist(), target.tolist()
+        lengths = draw.integers(low, self.tokens + 1, (count, 1))
+        said = SPECIALS + draw.integers(0, self.symbols, (count, self.tokens))
+        others = SPECIALS + self.symbols + draw.integers(0, self.symbols, (count, self.distractors))
+        inside = np.arange(self.length) < lengths + self.distractors
+        # The smallest of random scores are a draw without replacement.
+        scores = np.where(inside, draw.random((count, self.length)), np.inf)
+        taken = np.zeros_like(inside)
+        np.put_along_axis(taken, np.argsort(scores, axis=1)[:, : self.distractors], True, axis=1)
+
+        place = np.arange(self.tokens)
+        kept = place < lengths
+        source = np.full((count, self.length), PAD)
+        source[taken] = others.ravel()
+        source[inside & ~taken] = said[kept]
+        if self.order == "reverse":
+            said = np.take_along_axis(said, np.maximum(lengths - 1 - place, 0), axis=1)
+        elif self.order == "sort":
+            said = np.sort(np.where(kept, said, self.vocab_size), axis=1)
+        target = np.where(kept, said, PAD)
+        columns = lengths.max()
+        return (
+            torch.from_numpy(source[:, : columns + self.distractors]),
+            torch.from_numpy(target[:, :columns]),
+        )
 
     def held(self, split: Split) -> list[Pair]:
         require_split(split)
-        draw = generator("copying", split)
-        return [self.draw(draw) for _ in range(self.evaluation)]
+        sources, targets = self.draw(generator("copying", split), self.evaluation)
+        return list(zip(unpadded(sources), unpadded(targets), strict=True))
 
     def score(self, outputs: Sequence[Ids], split: Split) -> dict[str, float]:
         """Share of targets said without a mistake, and of places that hold the right token."""

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
 
-from efficient_attn.nn.choice import Variant, VariantOptions
-from efficient_attn.nn.language_model import LanguageModel
-from efficient_attn.nn.mode import evaluating
-from efficient_attn.tasks.task import (
-    Batch,
-    Capability,
-    ModelConfig,
-    Split,
-    Task,
-    TaskPattern,
-    generator,
-    require_count,
-    require_split,
-)
+from efficient_attn.tasks.recall import IGNORE, RecallTask, answers, distinct, share_among
+from efficient_attn.tasks.task import Batch, require_count
 
 BLANK = 0
-IGNORE = -100
-EVALUATION_CHUNK = 128
 
 
 @dataclass(frozen=True)
-class Mqar(Task):
+class Mqar(RecallTask):
     """Recall the value of every key that comes again.
 
     Source: Arora et al., "Zoology: Measuring and Improving Recall in Efficient Language Models"
@@ -55,10 +38,6 @@ class Mqar(Task):
     """
 
     name: ClassVar[str] = "mqar"
-    pattern: ClassVar[TaskPattern] = "causal_self"
-    capability: ClassVar[Capability] = "recall"
-    metric: ClassVar[str] = "accuracy"
-    higher_is_better: ClassVar[bool] = True
     short_conv: ClassVar[int] = 3
 
     length: int = 64
@@ -85,27 +64,14 @@ class Mqar(Task):
         if not 0 < self.power <= 1:
             raise ValueError(f"mqar.power={self.power!r} must lie in (0, 1]")
 
-    def build_model(
-        self, variant: Variant, options: VariantOptions, model: ModelConfig
-    ) -> nn.Module:
-        settings = self.settings(variant, options, model)
-        return LanguageModel(self.vocab, max_len=self.length, **settings)
-
-    def batches(self, seed: int, batch_size: int) -> Iterator[Batch]:
-        """Inputs [B, N] and labels [B, N] (−100 where nothing is asked), always new."""
-        draw = generator("mqar train", seed)
-        while True:
-            yield self.draw(draw, batch_size)
-
     def draw(self, draw: np.random.Generator, count: int) -> Batch:
-        """`count` samples: inputs [count, N] and labels [count, N]."""
         half, context = self.vocab // 2, 2 * self.pairs
-        keys = 1 + _distinct(draw.random((count, half - 1)), self.pairs)
+        keys = 1 + distinct(draw.random((count, half - 1)), self.pairs)
         values = draw.integers(half, self.vocab, (count, self.pairs))
         gaps = np.arange(1, self.length - context + 1)
         # The largest of log-weight plus Gumbel noise are a weighted draw without replacement.
         noise = (self.power - 1) * np.log(gaps) + draw.gumbel(size=(count, len(gaps)))
-        slots = context + _distinct(-noise, self.pairs)
+        slots = context + distinct(-noise, self.pairs)
 
         inputs = np.full((count, self.length), BLANK)
         inputs[:, 0:context:2] = keys
@@ -115,36 +81,11 @@ class Mqar(Task):
         np.put_along_axis(labels, slots, values, axis=1)
         return torch.from_numpy(inputs), torch.from_numpy(labels)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy at the questions."""
-        inputs, labels = batch
-        asked = labels != IGNORE
-        return F.cross_entropy(model(inputs)[asked], labels[asked])
-
-    def evaluate(self, model: nn.Module, split: Split) -> float:
-        """Share of questions answered right, over the whole vocabulary."""
-        inputs, labels = self._evaluation(split)
-        right = 0
-        with evaluating(model) as device:
-            for start in range(0, len(inputs), EVALUATION_CHUNK):
-                rows = slice(start, start + EVALUATION_CHUNK)
-                guesses = model(inputs[rows].to(device)).argmax(-1).cpu()
-                right += int((guesses == labels[rows]).sum())
-        return right / (len(inputs) * self.pairs)
-
     def baselines(self) -> dict[str, float]:
         """A value drawn from all, and from those that the sample itself holds."""
-        inputs, labels = self._evaluation("test")
+        inputs, labels = self.held("test")
         held = inputs[:, 1 : 2 * self.pairs : 2]
-        answers = labels[labels != IGNORE].reshape(len(held), self.pairs)
-        share = (answers.unsqueeze(2) == held.unsqueeze(1)).double().mean().item()
-        return {"chance": 2 / self.vocab, "some_value_of_the_sample": share}
-
-    def _evaluation(self, split: Split) -> Batch:
-        require_split(split)
-        return self.draw(generator("mqar", split), self.evaluation)
-
-
-def _distinct(scores: np.ndarray, count: int) -> np.ndarray:
-    """Columns of the `count` smallest scores of every row, smallest first."""
-    return np.argsort(scores, axis=1)[:, :count]
+        return {
+            "chance": 2 / self.vocab,
+            "some_value_of_the_sample": share_among(answers(labels), held),
+        }

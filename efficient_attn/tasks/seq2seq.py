@@ -32,21 +32,28 @@ Pair: TypeAlias = tuple[Ids, Ids]
 Decoder: TypeAlias = Callable[[Tensor], list[Ids]]
 
 DECODINGS = ("autoregressive", "mask_predict")
+CONTESTS = ("self", "cross", "both")
 EVALUATION_CHUNK = 64
 
 
 @dataclass(frozen=True)
 class Seq2SeqTask(Task):
-    """A source and a target; the contestant is the self-attention of encoder and decoder.
+    """A source and a target, and a model of encoder and decoder between them.
 
     decoding: "autoregressive" (`Seq2Seq`), or "mask_predict" (`MaskPredict`, all tokens at once).
-    cross: variant of the attention from target to source, the same for every contestant.
+    contest: where the contestant stands: "self" (self-attention of encoder and decoder), "cross"
+        (attention from target to source; all self-attention is `full`), or "both". A variant that
+        cannot stand there is refused when the model is built: "cross" and "both" ask for
+        cross-attention between any lengths, all but "cross" for causal self-attention where
+        decoding is autoregressive.
+    cross: variant of the attention from target to source where it is not the contestant's.
     num_beams: of the search that is scored (autoregressive); 1 is greedy.
     iterations: refinements that are reported (mask_predict); the last is scored.
     length_candidates: target lengths tried (mask_predict).
     """
 
     decoding: str = "autoregressive"
+    contest: str = "self"
     cross: str = "full"
     num_beams: int = 1
     iterations: tuple[int, ...] = (1, 4, 10)
@@ -58,9 +65,15 @@ class Seq2SeqTask(Task):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "iterations", tuple(self.iterations))
-        if self.decoding not in DECODINGS:
+        for name, allowed in (("decoding", DECODINGS), ("contest", CONTESTS)):
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{self.name}.{name}={getattr(self, name)!r} is not one of {', '.join(allowed)}"
+                )
+        if self.contest != "self" and self.cross != "full":
             raise ValueError(
-                f"{self.name}.decoding={self.decoding!r} is not one of {', '.join(DECODINGS)}"
+                f"{self.name}.cross={self.cross!r} says what cross-attention is, but with "
+                f"contest={self.contest!r} it is the contestant's; leave cross out"
             )
         for name in ("num_beams", "length_candidates", "evaluation"):
             require_count(f"{self.name}.{name}", getattr(self, name))
@@ -71,7 +84,13 @@ class Seq2SeqTask(Task):
 
     @property
     def pattern(self) -> TaskPattern:  # type: ignore[override]
-        return "causal_self" if self.decoding == "autoregressive" else "noncausal_self"
+        if self.contest == "cross":
+            return "noncausal_cross"
+        return "causal_self" if self.causal else "noncausal_self"
+
+    @property
+    def causal(self) -> bool:
+        return self.decoding == "autoregressive"
 
     @property
     @abstractmethod
@@ -84,8 +103,8 @@ class Seq2SeqTask(Task):
         """Tokens of the longest target, without BOS and EOS."""
 
     @abstractmethod
-    def pairs(self, seed: int, batch_size: int) -> Iterator[list[Pair]]:
-        """Endless training batches."""
+    def pairs(self, seed: int, batch_size: int) -> Iterator[Batch]:
+        """Endless training batches: sources [B, M] and targets [B, N], PAD on the right."""
 
     @abstractmethod
     def held(self, split: Split) -> list[Pair]:
@@ -98,26 +117,28 @@ class Seq2SeqTask(Task):
     def build_model(
         self, variant: Variant, options: VariantOptions, model: ModelConfig
     ) -> nn.Module:
-        kind = Seq2Seq if self.decoding == "autoregressive" else MaskPredict
+        own, other = (variant, options), (self.cross, None)
+        within, across = {
+            "self": (own, other),
+            "cross": (("full", None), own),
+            "both": (own, own),
+        }[self.contest]
+        kind = Seq2Seq if self.causal else MaskPredict
         return kind(
             self.vocab_size,
             max_len=self.length,
             max_target_len=self.target_length + 1,
-            cross_variant=self.cross,
-            **self.settings(variant, options, model),
+            cross_variant=across[0],
+            cross_variant_options=across[1],
+            **self.settings(*within, model),
         )
 
     def batches(self, seed: int, batch_size: int) -> Iterator[Batch]:
         """Sources [B, M], and [B, 2, N]: what the decoder reads, and its labels."""
         draw = torch.Generator().manual_seed(seed)
-        for pairs in self.pairs(seed, batch_size):
-            target = padded([target for _, target in pairs])
-            sides = (
-                teacher_forcing(target)
-                if self.decoding == "autoregressive"
-                else mask_at_random(target, draw)
-            )
-            yield padded([source for source, _ in pairs]), torch.stack(sides, 1)
+        for source, target in self.pairs(seed, batch_size):
+            sides = teacher_forcing(target) if self.causal else mask_at_random(target, draw)
+            yield source, torch.stack(sides, 1)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         source, target = batch
@@ -188,6 +209,12 @@ class _TargetSide(nn.Module):
 def padded(rows: Sequence[Ids]) -> Tensor:
     """Rows of any lengths as [B, longest], PAD on the right."""
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=PAD)
+
+
+def unpadded(rows: Tensor) -> list[Ids]:
+    """The rows of [B, N] without the PAD on their right; `padded` backwards."""
+    lengths = (rows != PAD).sum(1).tolist()
+    return [row[:length] for row, length in zip(rows.tolist(), lengths, strict=True)]
 
 
 def exact_match(outputs: Sequence[Ids], targets: Sequence[Ids]) -> float:

@@ -14,7 +14,7 @@ from efficient_attn.attention.errors import require_probability
 from efficient_attn.nn.choice import Variant, VariantOptions
 from efficient_attn.nn.settings import EncoderSettings
 
-TaskPattern: TypeAlias = Literal["noncausal_self", "causal_self"]
+TaskPattern: TypeAlias = Literal["noncausal_self", "causal_self", "noncausal_cross"]
 Capability: TypeAlias = Literal["recall", "locality", "hierarchy", "2d", "alignment"]
 CAPABILITIES: tuple[Capability, ...] = get_args(Capability)
 Split: TypeAlias = Literal["validation", "test"]
@@ -51,10 +51,10 @@ class ModelConfig:
 class Task(ABC):
     """Base of the tasks, each a frozen dataclass of its sizes.
 
-    pattern: how attention is used. capability: what of attention the task asks for: recall at a
-    distance, locality, hierarchy, 2-D structure, or alignment of two sequences. metric: name of
-    what `evaluate` returns. positions, short_conv: what the task gives its models unless
-    `ModelConfig` says otherwise.
+    pattern: how the attention under test is used. capability: what of attention the task asks for:
+    recall at a distance, locality, hierarchy, 2-D structure, or alignment of two sequences.
+    metric: name of what `evaluate` returns. positions, short_conv: what the task gives its models
+    unless `ModelConfig` says otherwise.
     All randomness comes from seeds; no global generator is read or moved.
     """
 
@@ -67,6 +67,11 @@ class Task(ABC):
     short_conv: ClassVar[int] = 0
     length: int
     """Tokens per sample."""
+
+    @property
+    def causal(self) -> bool:
+        """Whether the model must not look ahead, wherever its attention stands."""
+        return self.pattern == "causal_self"
 
     @property
     def grid(self) -> tuple[int, int] | None:
@@ -96,7 +101,7 @@ class Task(ABC):
         """The metric of trivial predictors on the test split, by name; includes "chance"."""
 
     def causal_view(self, model: nn.Module, batch: Batch) -> tuple[nn.Module, Tensor]:
-        """What must not look ahead (pattern causal_self): a module, and its input [B, N]."""
+        """What must not look ahead in a causal task: a module, and its input [B, N]."""
         return model, batch[0]
 
     def details(self, model: nn.Module, split: Split) -> dict[str, dict[str, float]]:

@@ -16,7 +16,7 @@ from torch import nn
 from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.seq2seq import SPECIALS
 from efficient_attn.tasks.seq2seq import Ids, Pair, Seq2SeqTask, padded
-from efficient_attn.tasks.task import Split, generator, require_count, require_split
+from efficient_attn.tasks.task import Batch, Split, generator, require_count, require_split
 
 POOL = 16
 """Batches that are sorted by length together, so that a batch holds little padding."""
@@ -62,7 +62,7 @@ class Translation(Seq2SeqTask):
     def target_length(self) -> int:
         return self.length
 
-    def pairs(self, seed: int, batch_size: int) -> Iterator[list[Pair]]:
+    def pairs(self, seed: int, batch_size: int) -> Iterator[Batch]:
         """Every training pair once per epoch; pairs of similar length share a batch."""
         pairs = self._corpus.pairs["train"]
         draw = generator("translation", seed)
@@ -75,7 +75,8 @@ class Translation(Seq2SeqTask):
                 )
                 starts = range(0, len(pool), batch_size)
                 for start in draw.permutation(np.array(starts)):
-                    yield pool[start : start + batch_size]
+                    sources, targets = zip(*pool[start : start + batch_size], strict=True)
+                    yield padded(sources), padded(targets)
 
     def held(self, split: Split) -> list[Pair]:
         require_split(split)

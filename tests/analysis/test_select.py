@@ -136,3 +136,10 @@ def test_settings_of_one_task_are_told_apart() -> None:
     assert [task.label for task in lengths] == ["mqar (N=64)", "mqar (N=128)"]
     models = task_scores(scores() + scores(model={"d_model": 32}))
     assert {task.label for task in models} == {"mqar (model.d_model=64)", "mqar (model.d_model=32)"}
+    uses = task_scores(
+        scores(length=64, pattern="noncausal_cross") + scores(length=32, pattern="causal_self")
+    )
+    assert [task.label for task in uses] == [
+        "mqar (N=32, causal self-attention)",
+        "mqar (N=64, cross-attention)",
+    ]

@@ -5,9 +5,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from efficient_attn.attention import MultiHeadAttention
 from efficient_attn.nn import MaskPredict, Seq2Seq
 from efficient_attn.nn.seq2seq import BOS, EOS, MASK, PAD, SPECIALS
 from efficient_attn.tasks import Copying, ModelConfig
+from efficient_attn.tasks.seq2seq import padded, unpadded
 
 SMALL = ModelConfig(d_model=16, nhead=2, num_layers=1)
 TASKS = [
@@ -18,12 +20,17 @@ TASKS = [
 ]
 
 
+def drawn(task: Copying, count: int, seed: int = 0) -> list[tuple[list[int], list[int]]]:
+    """Sources and targets of a training batch without their padding."""
+    return list(zip(*map(unpadded, next(task.pairs(seed, count))), strict=True))
+
+
 @pytest.mark.parametrize(
     "task", TASKS, ids=lambda task: f"{task.order}-{task.shortest}-D{task.distractors}"
 )
 def test_targets_are_the_sources_tokens_in_order(task: Copying) -> None:
     lengths = set()
-    for source, target in next(task.pairs(0, 200)):
+    for source, target in drawn(task, 200):
         said = [token for token in source if token < SPECIALS + task.symbols]
         assert len(source) - len(said) == task.distractors
         wanted = {"copy": said, "reverse": said[::-1], "sort": sorted(said)}[task.order]
@@ -36,16 +43,22 @@ def test_targets_are_the_sources_tokens_in_order(task: Copying) -> None:
     assert task.length == 9 + task.distractors
 
 
+def test_padding_is_put_on_and_taken_off() -> None:
+    rows = [[7, 5], [], [9, 4, 4]]
+    assert padded(rows).tolist() == [[7, 5, PAD], [PAD] * 3, [9, 4, 4]]
+    assert unpadded(padded(rows)) == rows
+
+
 def test_distractors_stand_anywhere() -> None:
     task = Copying(tokens=4, distractors=2, symbols=3)
-    sources = np.array([source for source, _ in next(task.pairs(0, 3000))])
+    sources = np.array([source for source, _ in drawn(task, 3000)])
     shares = (sources >= SPECIALS + 3).mean(0)
     np.testing.assert_allclose(shares, 1 / 3, atol=0.04)
 
 
 def test_autoregressive_batches_are_teacher_forcing() -> None:
     task = Copying(tokens=6, shortest=2)
-    (source, target), pairs = next(task.batches(4, 8)), next(task.pairs(4, 8))
+    (source, target), pairs = next(task.batches(4, 8)), drawn(task, 8, seed=4)
     given, wanted = target.unbind(1)
     for index, (asked, answer) in enumerate(pairs):
         assert [t for t in source[index].tolist() if t != PAD] == asked
@@ -78,6 +91,27 @@ def test_every_decoding_has_its_model_and_details(decoding: str, kind: type) -> 
     assert all(figures["ms per sequence"] > 0 for figures in details.values())
     assert details[ways[-1]]["exact_match"] == task.evaluate(model, "test")
     assert model.training
+
+
+@pytest.mark.parametrize("decoding", ["autoregressive", "mask_predict"])
+@pytest.mark.parametrize("contest", ["self", "cross", "both"])
+def test_the_contestant_stands_where_the_contest_is(contest: str, decoding: str) -> None:
+    task = Copying(tokens=4, distractors=3, contest=contest, decoding=decoding)
+    model = task.build_model("performer", {"num_features": 24}, SMALL)
+    found: dict[bool, set[object]] = {False: set(), True: set()}
+    for name, part in model.named_modules():
+        if isinstance(part, MultiHeadAttention):
+            features = getattr(part.core.options, "num_features", None)
+            found[name.endswith("multihead_attn")].add(features)
+    assert found == {
+        False: {24 if contest in ("self", "both") else None},
+        True: {24 if contest in ("cross", "both") else None},
+    }
+    if contest == "cross":
+        assert task.pattern == "noncausal_cross"
+    else:
+        assert task.pattern == f"{'causal' if decoding == 'autoregressive' else 'noncausal'}_self"
+    assert task.causal == (decoding == "autoregressive")
 
 
 class Knowing(Seq2Seq):
@@ -117,7 +151,7 @@ def test_baselines() -> None:
 def test_splits_and_seeds_differ() -> None:
     task = Copying()
     assert task.held("test") == task.held("test") != task.held("validation")
-    assert next(task.pairs(0, 3)) == next(task.pairs(0, 3)) != next(task.pairs(1, 3))
+    assert drawn(task, 3) == drawn(task, 3) != drawn(task, 3, seed=1)
 
 
 @pytest.mark.parametrize(
@@ -128,6 +162,8 @@ def test_splits_and_seeds_differ() -> None:
         ({"shortest": 40}, "tokens=32"),
         ({"distractors": -1}, "at least 0"),
         ({"decoding": "diffusion"}, "autoregressive, mask_predict"),
+        ({"contest": "encoder"}, "self, cross, both"),
+        ({"contest": "cross", "cross": "performer"}, "leave cross out"),
         ({"iterations": []}, "iterations"),
         ({"iterations": [0]}, "at least 1"),
         ({"num_beams": 0}, "num_beams"),

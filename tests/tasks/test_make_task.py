@@ -1,13 +1,15 @@
 """Tasks by name, and what all of them promise."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
+from hydra import compose, initialize_config_dir
 
 from efficient_attn.nn.positions import NoPositions
-from efficient_attn.tasks import TASKS, Fashion, ModelConfig, Task, make_task
-from efficient_attn.tasks.task import CAPABILITIES
+from efficient_attn.tasks import TASKS, Copying, Fashion, ModelConfig, Task, make_task
+from efficient_attn.tasks.task import CAPABILITIES, TaskPattern
 
 CONF = Path(__file__).parents[2] / "conf"
 SMALL = ModelConfig(d_model=16, nhead=2, num_layers=1)
@@ -21,6 +23,20 @@ def test_shipped_configuration_builds_the_task(name: str) -> None:
     assert task == make_task(name)
     assert task == make_task(**task.to_dict())
     assert hash(task) == hash(make_task(name))
+
+
+PRESETS = {"aligned_copy": Copying(order="copy", distractors=32, contest="cross")}
+
+
+def test_presets_are_tasks_under_another_name() -> None:
+    files = {path.stem for path in (CONF / "task").glob("*.yaml")}
+    assert files == {*TASKS, *PRESETS}
+    for name, task in PRESETS.items():
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            config = compose("sweep", [f"task={name}"])
+        assert make_task(**config.task) == task
+        training = yaml.safe_load((CONF / "training" / f"{task.name}.yaml").read_text())
+        assert config.training == training
 
 
 @pytest.fixture(params=TASKS)
@@ -37,7 +53,7 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
 def test_contract(task: Task) -> None:
     if isinstance(task, Fashion) and not Path(task.folder).exists():
         pytest.skip("dataset-fashion-mnist is not installed")
-    assert task.pattern in ("noncausal_self", "causal_self")
+    assert task.pattern in get_args(TaskPattern)
     assert task.capability in CAPABILITIES
     assert task.length >= 1
     if task.grid is not None:
