@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +18,7 @@ from efficient_attn.analysis.select import (
     pattern_of,
     relabel,
 )
-from efficient_attn.analysis.terminal import ABSENT, number
+from efficient_attn.analysis.terminal import ABSENT, new_table, number
 from efficient_attn.bench.intervals import mean_interval
 from efficient_attn.bench.record import Record
 
@@ -31,7 +30,7 @@ def fidelity_tables(records: Iterable[Record]) -> list[Table]:
     """
     tables = []
     for members in _groups(records, "fidelity", aside=("length", "scale")):
-        table = _table(f"relative error to full on random q, k, v — {_workload(members[0])}")
+        table = new_table(f"relative error to full on random q, k, v — {_workload(members[0])}")
         found = {
             (record.contestant, length_of(record), float(record.request["scale"])): record
             for record in members
@@ -58,7 +57,7 @@ def swap_tables(records: Iterable[Record]) -> list[Table]:
         done = [record for record in members if record.ok]
         steps = members[0].request["finetune"]["steps"]
         task = members[0].request["task"]["name"]
-        table = _table(
+        table = new_table(
             f"{task}, N={length_of(members[0])}: attention of a trained full model replaced, "
             "mean ± half of the 95 % interval over seeds"
         )
@@ -176,9 +175,3 @@ def _groups(records: Iterable[Record], measure: str, aside: tuple[str, ...]) -> 
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=str)
-
-
-def _table(title: str) -> Table:
-    table = Table(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("contestant", overflow="fold")
-    return table

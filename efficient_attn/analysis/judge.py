@@ -183,7 +183,7 @@ def _accuracy(record: Record, tasks: list[TaskScores]) -> list[AccuracyEvidence]
                         length=task.length,
                         metric=task.metric,
                         higher_is_better=task.higher_is_better,
-                        baselines=task.baselines,
+                        baselines=task.references,
                         score=score,
                         note=_caution(record, score),
                     )

@@ -16,10 +16,10 @@ from efficient_attn.analysis.judge import judge
 from efficient_attn.analysis.ratios import Ratio, divide, ratio
 from efficient_attn.analysis.request import NothingMeasured, Request, matching, sweep_command
 from efficient_attn.analysis.select import (
-    PEER,
     contestant_order,
     contestants_in,
     entry_name,
+    is_variant,
     length_of,
     newest,
 )
@@ -38,14 +38,17 @@ __all__ = [
 
 
 def pick(records: Iterable[Record], request: Request) -> Ranking:
-    """Rank the contestants of stored records for a described workload, other people's aside.
+    """Rank the contestants of stored records for a described workload.
+
+    Other people's implementations and the no-mixing baseline have no part in it.
 
     Raises NothingMeasured when no record is about this workload at any length; its text says
     what the results do hold and which command would measure the request.
     """
-    records = [record for record in records if not record.contestant.startswith(PEER)]
+    everyone = list(records)
+    records = [record for record in everyone if is_variant(record.contestant)]
     related, notes = matching(records, request)
-    tasks = [scores for scores in task_scores(records) if scores.pattern == request.pattern]
+    tasks = [scores for scores in task_scores(everyone) if scores.pattern == request.pattern]
     by_contestant: dict[str, list[Record]] = defaultdict(list)
     for record in related:
         by_contestant[record.contestant].append(record)

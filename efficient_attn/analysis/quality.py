@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from efficient_attn.analysis.accuracy import Score, TaskScores, task_scores
-from efficient_attn.analysis.select import SURROUNDINGS, contestant_order, entry_name
+from efficient_attn.analysis.select import NO_MIXING, SURROUNDINGS, contestant_order, entry_name
 from efficient_attn.bench.record import Record
-
-NO_MIXING = "no_mixing"
-"""The contestant whose tokens see themselves alone: a baseline, no variant."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ def task_qualities(records: Iterable[Record]) -> list[TaskQuality]:
             if score.value is not None:
                 entries[entry_name(score.contestant)].append(score)
         baselines = dict(task.baselines)
-        for score in entries.pop(NO_MIXING, []):
+        for score in task.controls:
             if score.value is not None:
                 baselines[NO_MIXING] = score.value.value
         if entries:

@@ -21,6 +21,9 @@ SURROUNDINGS = frozenset({"max_len", "grid", "seed"})
 PEER = "peer:"
 """How names of other people's implementations begin, which are raced and never picked."""
 
+NO_MIXING = "no_mixing"
+"""Name of the trained baseline whose tokens see themselves alone, which is never picked."""
+
 PATTERN_NAMES = {
     "noncausal_self": "self-attention",
     "causal_self": "causal self-attention",
@@ -165,6 +168,29 @@ def entry_name(contestant: str) -> str:
     return contestant.split(" (", 1)[0]
 
 
+def is_variant(contestant: str) -> bool:
+    """Whether it is to be ranked and recommended: not other people's, and no baseline."""
+    return not contestant.startswith(PEER) and entry_name(contestant) != NO_MIXING
+
+
+def asked(record: Record) -> dict[str, Any]:
+    """The request of a record without its seed, the same whichever version made it.
+
+    What a version added with a default is filled in; the capability, which follows from the task,
+    is left out.
+    """
+    request = {name: value for name, value in record.request.items() if name != "seed"}
+    for group, defaults in _ADDED.items():
+        if isinstance(request.get(group), Mapping):
+            request[group] = {**defaults, **request[group]}
+    if "task" in request:
+        request["task"] = {n: v for n, v in request["task"].items() if n != "capability"}
+    return request
+
+
+_ADDED = {"model": {"dropout": 0.0}}
+
+
 def relabel(records: Iterable[Record]) -> list[Record]:
     """Tell apart records of one name that were taken with different options.
 
@@ -194,9 +220,7 @@ def _group(record: Record) -> str:
     if record.measure == "cost":
         fixed = asdict(Setting.of(record))
         return _text({**fixed, "pattern": pattern_of(record), "pass": pass_of(record)})
-    request = {
-        name: value for name, value in record.request.items() if name not in ("length", "seed")
-    }
+    request = {name: value for name, value in asked(record).items() if name != "length"}
     return _text({**request, "machine": machine(record)})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -15,6 +16,7 @@ from efficient_attn.bench.cost_cell import CostCell, CostSettings
 from efficient_attn.bench.fidelity_cell import FidelityCell
 from efficient_attn.bench.record import MEASURES
 from efficient_attn.bench.swap_cell import SwapCell
+from efficient_attn.bench.tracking import Tracking
 from efficient_attn.bench.training import Training
 from efficient_attn.bench.worker import Limits
 from efficient_attn.bench.workload import Workload
@@ -57,6 +59,10 @@ def cell_from_config(config: DictConfig) -> Cell:
             how["device"],
             how["threads"],
             how["workers"],
+            how["validate_every"],
+            None
+            if how["log"] is None
+            else Tracking(how["log"], Path(values["results"]).absolute()),
         )
     if measure == "fidelity":
         return FidelityCell(
@@ -73,8 +79,8 @@ def cell_from_config(config: DictConfig) -> Cell:
             how["device"],
             how["threads"],
             how["workers"],
-            how["finetune_steps"],
-            tuple(how["finetune_rates"]),
+            finetune_steps=how["finetune_steps"],
+            finetune_rates=tuple(how["finetune_rates"]),
         )
     raise ValueError(f"measure.name={measure!r} is not one of {', '.join(MEASURES)}")
 

@@ -140,6 +140,9 @@ class AccuracyResult:
     sample: text that the trained model made, for tasks that ask for some.
     state_bytes: what the model carries from token to token after `length` tokens, batch 1; None
         where it does not decode.
+    validations: [step, `metric` on the validation split] pairs of the picked run; its end at least.
+    peak_tensor_bytes: peak of live tensor bytes of one update above the model, the optimiser's
+        state and the batch; None when unknown. peak_method: as in `CostResult`.
     """
 
     metric: str
@@ -157,6 +160,9 @@ class AccuracyResult:
     details: dict[str, dict[str, float]] = field(default_factory=dict)
     sample: str | None = None
     state_bytes: int | None = None
+    validations: list[list[float | None]] = field(default_factory=list)
+    peak_tensor_bytes: int | None = None
+    peak_method: str | None = None
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -20,12 +19,11 @@ from efficient_attn.attention import AttentionMask, MultiHeadAttention
 from efficient_attn.bench.causality import check_causality
 from efficient_attn.bench.fidelity import deviation
 from efficient_attn.bench.record import AccuracyResult, SwapResult
-from efficient_attn.bench.training import Diverged, Training, fit
+from efficient_attn.bench.training import Diverged, Report, Training, fit
+from efficient_attn.bench.trial import sparing
 from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.weights import take_weights
 from efficient_attn.tasks import ModelConfig, Task
-
-Report = Callable[[int, int, float], None]
 
 FRESH = 1_000_003
 """Added to the seed for batches that the full model was not trained on."""
@@ -59,7 +57,7 @@ class FullSubject:
             self.model,
             self.training,
             self.seed,
-            report=report,
+            report=sparing(report, self.training.steps),
             device=self.device,
             keep=lambda trained: _save(trained, Path(path)),
         )
@@ -142,7 +140,7 @@ class SwapSubject:
                 self.model,
                 self.tuning,
                 self.seed + FRESH,
-                report=report,
+                report=sparing(report, self.tuning.steps),
                 device=self.device,
                 weights=self.weights,
             )

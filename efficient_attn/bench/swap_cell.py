@@ -13,8 +13,9 @@ from efficient_attn.bench.accuracy_cell import AccuracyCell
 from efficient_attn.bench.cell import Contestant, Progress
 from efficient_attn.bench.record import SCHEMA_VERSION, Measure, Record, digest
 from efficient_attn.bench.swap import FullSubject, SwapSubject
-from efficient_attn.bench.training import Training
-from efficient_attn.bench.worker import Report, WorkerFailure
+from efficient_attn.bench.training import Report, Training
+from efficient_attn.bench.training_state import TrainingState
+from efficient_attn.bench.worker import WorkerFailure
 
 
 @dataclass(frozen=True)
@@ -26,10 +27,11 @@ class SwapCell(AccuracyCell):
     that ask for other contestants or another fine-tune find it.
     """
 
-    finetune_steps: int
-    finetune_rates: tuple[float, ...]
+    finetune_steps: int = 0
+    finetune_rates: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         steps = self.finetune_steps
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
             raise ValueError(
@@ -66,6 +68,10 @@ class SwapCell(AccuracyCell):
         return {**super().request, "finetune": finetune}
 
     @property
+    def reported(self) -> Training:
+        return self.tuning or self.training
+
+    @property
     def label(self) -> str:
         return super().label.replace("accuracy", "swap", 1)
 
@@ -83,8 +89,12 @@ class SwapCell(AccuracyCell):
         if self._weights.exists():
             return
 
-        def report(step: int, steps: int, loss: float) -> None:
-            progress(0.0, f"the full model: step {step}/{steps}, loss {loss:.3f}")
+        steps, rates = self.training.steps, len(self.training.learning_rates)
+        state = TrainingState("the full model", steps, rates)
+
+        def report(rate: int, step: int, loss: float, validation: float | None) -> None:
+            state.hear(rate, step, loss, validation)
+            progress(0.0, "", (state,))
 
         worker = self.start_worker(
             FullSubject, self.task, self.model, self.training, self.seed, self.on, self.threads

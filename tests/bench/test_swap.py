@@ -38,11 +38,23 @@ def scratch(tmp_path_factory):
 
 def cell(*contestants, training=TRAINING, steps=20, rates=(1e-2,)) -> SwapCell:
     limits = Limits(8, 120)
-    return SwapCell(contestants, limits, TASK, SMALL, training, 1, "cpu", 1, 1, steps, rates)
+    return SwapCell(
+        contestants,
+        limits,
+        TASK,
+        SMALL,
+        training,
+        1,
+        "cpu",
+        1,
+        1,
+        finetune_steps=steps,
+        finetune_rates=rates,
+    )
 
 
 def run(cell: SwapCell) -> dict:
-    records = list(cell.run(cell.contestants, lambda share, what: None))
+    records = list(cell.run(cell.contestants, lambda *told: None))
     return {record.contestant: record for record in records}
 
 
