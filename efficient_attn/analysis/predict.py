@@ -33,9 +33,8 @@ The terms GNMd and GNM are taken only where the fit without them is worse than 1
 measured noise and than 1.15 times the fit with them, as in `scaling`: what looks linear stays so at
 a million tokens. Beyond `LONGEST` tokens there is no prediction.
 
-K is what one query meets: visible keys of a window (left + right + 1, at most M), tokens of a
-shifted window (at most N), ``num_features`` of Performer, ``k`` of Linformer; 1 without such an
-option. `knob` reads it from the options in effect.
+K is `knobs.knob`: how many keys, tokens, features or rows one query meets; 1 where a variant has no
+such option.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _NUGGETS = (0.003, 0.03, 0.3, 3.0)
 
 @dataclass(frozen=True)
 class Size:
-    """What the cost of one contestant depends on; knob: see the module's docstring."""
+    """What the cost of one contestant depends on; knob: K, as `knobs.knob` tells it."""
 
     length: int
     keys: int
@@ -216,30 +215,6 @@ def fit_rivals(rivals: Mapping[str, Sequence[Point]]) -> dict[str, CostModel]:
             scores += own
     quantile = _conformal(scores)
     return {name: replace(model, quantile=quantile) for name, model in fitted.items()}
-
-
-def knob(variant: str, options: Mapping[str, Any], length: int, keys: int) -> float:
-    """K of a contestant whose options in effect are these; 1 where it has no such option."""
-    name = KNOBS.get(variant)
-    value = options.get(name) if name else None
-    if value is None:
-        return 1.0
-    if variant == "local_window":
-        left, right = value if isinstance(value, (list, tuple)) else (value, value)
-        return float(max(1, min(left + right + 1, keys)))
-    if variant == "shifted_window":
-        sides = value if isinstance(value, (list, tuple)) else (value,)
-        return float(max(1, min(math.prod(sides), length)))
-    return float(value)
-
-
-KNOBS = {
-    "local_window": "window",
-    "shifted_window": "window",
-    "performer": "num_features",
-    "linformer": "k",
-}
-"""The option of a variant that trades time for closeness to full attention."""
 
 
 def _fit(points: Sequence[Point]) -> tuple[CostModel, list[float]]:
