@@ -30,8 +30,8 @@ range of the other folds do not count. Two predicted times have the ratio of the
 factor exp(±√(h₁² + h₂²)).
 
 The terms GNMd and GNM are taken only where the fit without them is worse than 1.6 times the
-measured noise and than 1.15 times the fit with them, as in `scaling`: what looks linear stays so at
-a million tokens. Beyond `LONGEST` tokens there is no prediction.
+measured noise and than twice the fit with them: what looks linear stays so at a million tokens.
+Beyond `LONGEST` tokens there is no prediction.
 
 K is `knobs.knob`: how many keys, tokens, features or rows one query meets; 1 where a variant has no
 such option.
@@ -53,7 +53,7 @@ MOST_POINTS = 256
 FOLDS = 10
 COVERAGE = 0.95
 NOISE_FACTOR = 1.6
-BEST_FACTOR = 1.15
+BEST_FACTOR = 2.0
 # Closer agreement than this says nothing: timers and allocators round.
 FLOOR = 1e-3
 
