@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from synthetic import cells
 
-from efficient_attn.analysis.predict import LONGEST, CostModel, Point, Size, fit_rivals
+from efficient_attn.analysis.cost_fit import Point, fit_rivals
+from efficient_attn.analysis.predict import LONGEST, CostModel, Size
 from efficient_attn.analysis.rivals import Rivals, grounds
 
 NOISE = 0.03
@@ -94,6 +95,35 @@ def test_sizes_that_were_held_out_are_predicted_within_twice_the_noise_and_cover
     assert 0.90 <= np.mean(covered) <= 0.99
 
 
+def test_what_slows_a_whole_cell_leaves_ratios_sure() -> None:
+    """Drift of 20 % between cells, 2 % within: the range of a ratio is far below that of a time."""
+    errors, covered, widths = [], [], []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        asked = [Size(n, n, 1, 8, 64, 128.0) for n in LENGTHS] + sizes(rng, 24)
+        drift = np.exp(rng.normal(0, 0.2, len(asked)))
+        rivals = {}
+        for name, truth in TRUTHS.items():
+            noise = np.exp(0.02 * rng.normal(size=len(asked)))
+            values = [truth(own(name, x)) for x in asked] * drift * noise
+            rivals[name] = [
+                Point(own(name, x), value, cell=str(cell))
+                for cell, (x, value) in enumerate(zip(asked, values, strict=True))
+            ]
+        models = fit_rivals(rivals)
+        for size in sizes(rng, 40):
+            one, other = (models[n].at(own(n, size)) for n in ("full", "linformer"))
+            if one.kind == other.kind == "interpolated":
+                truth = TRUTHS["full"](own("full", size)) / TRUTHS["linformer"](size)
+                error = math.log(one.value / other.value / truth)
+                reach = math.hypot(one.pair_width, other.pair_width)
+                errors.append(error)
+                covered.append(abs(error) <= reach)
+                widths.append(reach / math.log(one.high / one.value))
+    assert np.mean(covered) > 0.9
+    assert np.median(widths) < 0.75
+
+
 def test_the_model_and_the_formula_of_its_docstring_agree_after_json() -> None:
     """Written out a second time, as a page would, from nothing but the plain data."""
     models, rng = measured(0)
@@ -147,7 +177,7 @@ def test_outside_the_measured_range_is_wider_and_says_where() -> None:
     beyond = model.at(Size(2**19, 2**19, 2, 8, 64, 128.0))
     assert beyond.kind == "extrapolated"
     assert beyond.outside == ("length",)
-    assert beyond.h > 2 * inside.h
+    assert beyond.width > 2 * inside.width
     assert model.at(Size(1000, 1000, 64, 8, 64, 4096.0)).outside == ("batch × heads", "knob")
     assert model.at(Size(1000, 500, 2, 8, 64, 128.0)).outside == ("keys per query",)
     assert model.at(Size(1000, 1000, 2, 8, 64, 128.0, 0.5)).outside == ("padding",)
