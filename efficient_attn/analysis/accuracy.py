@@ -88,6 +88,7 @@ class TaskScores:
     label: the task's name, with whatever tells it from the other tasks shown beside it.
     baselines: metric of trivial predictors, mean over the records.
     scores: of the variants. controls: of the trained baseline, `select.NO_MIXING`.
+    capability: what of attention the task asks for; None in records that do not tell.
     """
 
     name: str
@@ -99,6 +100,7 @@ class TaskScores:
     baselines: dict[str, float]
     scores: tuple[Score, ...]
     controls: tuple[Score, ...] = ()
+    capability: str | None = None
 
     def of(self, contestant: str) -> Score | None:
         everyone = (*self.scores, *self.controls)
@@ -146,6 +148,7 @@ def _scores(label: str, records: list[Record]) -> TaskScores:
         baselines=_baselines(finished),
         scores=tuple(one for one in scores if entry_name(one.contestant) != NO_MIXING),
         controls=tuple(one for one in scores if entry_name(one.contestant) == NO_MIXING),
+        capability=next(filter(None, (r.request["task"].get("capability") for r in records)), None),
     )
 
 
