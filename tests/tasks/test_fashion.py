@@ -105,7 +105,7 @@ def test_evaluation_in_parts_is_that_of_all(folder: str, monkeypatch: pytest.Mon
     task = Fashion(folder=folder)
     model = task.build_model("full", {}, SMALL)
     whole = task.evaluate(model, "test")
-    monkeypatch.setattr(labelled, "EVALUATION_CHUNK", 5)
+    monkeypatch.setattr(labelled, "EVALUATION_TOKENS", 5 * task.length)
     assert task.evaluate(model, "test") == whole
 
 

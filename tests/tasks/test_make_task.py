@@ -8,7 +8,17 @@ import yaml
 from hydra import compose, initialize_config_dir
 
 from efficient_attn.nn.positions import NoPositions
-from efficient_attn.tasks import TASKS, Copying, Fashion, ModelConfig, Task, make_task
+from efficient_attn.tasks import (
+    TASKS,
+    ByteLM,
+    Copying,
+    Fashion,
+    ListOps,
+    ModelConfig,
+    Mqar,
+    Task,
+    make_task,
+)
 from efficient_attn.tasks.task import CAPABILITIES, TaskPattern
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -25,7 +35,15 @@ def test_shipped_configuration_builds_the_task(name: str) -> None:
     assert hash(task) == hash(make_task(name))
 
 
-PRESETS = {"aligned_copy": Copying(order="copy", distractors=32, contest="cross")}
+PRESETS = {
+    "aligned_copy": Copying(order="copy", distractors=32, contest="cross"),
+    "byte_lm_short": ByteLM(length=64, context=16),
+    "copying_short": Copying(tokens=8),
+    "listops_short": ListOps(
+        length=48, shortest=12, max_depth=4, max_args=4, train=8000, evaluation=1000
+    ),
+    "mqar_short": Mqar(length=32, pairs=4, vocab=32),
+}
 
 
 def test_presets_are_tasks_under_another_name() -> None:

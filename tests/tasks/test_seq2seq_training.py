@@ -70,7 +70,7 @@ def test_who_cannot_stand_where_the_contest_is_is_refused(
     once = Training(steps=1, batch_size=2, learning_rates=(1e-3,))
 
     def train() -> AccuracyResult:
-        return fit(task, variant, {}, SMALL, once, 0, lambda *step: told.append(step[0]))
+        return fit(task, variant, {}, SMALL, once, 0, lambda *heard: told.append(heard[1]))
 
     if fits:
         assert 0 <= train().value <= 1
