@@ -113,7 +113,7 @@ def fit(
 
         with _seeded(seed):
             built = task.build_model(variant, options, model).to(device)
-            if number == 0 and task.pattern == "causal_self":
+            if number == 0 and task.pattern.startswith("causal"):
                 inputs, targets = next(task.batches(seed, 2))
                 part, tokens = task.causal_view(built, (inputs.to(device), targets.to(device)))
                 check_causality(part, tokens, variant)
