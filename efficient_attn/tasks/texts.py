@@ -79,7 +79,7 @@ def read_texts(source: str, columns: Columns, option: str) -> Parts:
         return _completed({"": _read_tables([path], columns)[0]}, source, option)
     if any((path / name).is_file() for name in SAVED_DATASET):
         return _completed(_read_dataset(path, columns), source, option)
-    tables = [file for file in sorted(path.glob("*.tsv")) if _part(file.stem)]
+    tables = [file for file in sorted(path.glob("*.tsv")) if _part(file.name)]
     if tables:
         found = _named(option, tables, _read_tables(tables, columns))
         return _completed(found, source, option)
@@ -142,8 +142,8 @@ def _share(row: Row) -> float:
 
 
 def _part(name: str) -> str | None:
-    """The part that a name ends in; None where it names none."""
-    last = name.lower().replace("-", ".").replace("_", ".").rsplit(".", 1)[-1]
+    """The part that the name of a file or folder ends in; None where it names none."""
+    last = name.removesuffix(".tsv").lower().replace("-", ".").replace("_", ".").rsplit(".", 1)[-1]
     if last in VALIDATION:
         return "validation"
     return last if last in ("train", "test") else None
@@ -152,7 +152,7 @@ def _part(name: str) -> str | None:
 def _named(option: str, paths: Sequence[Path], found: Sequence[list[Row]]) -> Parts:
     parts: Parts = {}
     for path, rows in zip(paths, found, strict=True):
-        part = _part(path.stem)
+        part = _part(path.name)
         assert part is not None
         if part in parts:
             raise ValueError(f"{option}: {path.parent} has more than one {part} part")
