@@ -24,7 +24,6 @@ from efficient_attn.analysis.select import (
     contradicts,
     entry_name,
     identity,
-    pattern_of,
 )
 from efficient_attn.bench.record import Record
 from efficient_attn.bench.workload import Workload
@@ -179,10 +178,6 @@ def size_with(work: Workload, variant: str, options: Mapping[str, Any]) -> Size:
         knob=knob(variant, options, work.length, work.keys, causal=work.causal),
         padding=work.padding,
     )
-
-
-def patterns_of(entrant: Entrant) -> set[str]:
-    return {pattern_of(record) for record in entrant.records}
 
 
 def fixed_options(record: Record) -> dict[str, Any]:

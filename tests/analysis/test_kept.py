@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from synthetic import cells, scores
@@ -14,15 +15,13 @@ from efficient_attn.bench.record import Record
 
 
 def trained(
-    capability: str = "recall", values: dict[str, float] | None = None, **fields
+    capability: str = "recall", values: dict[str, float] | None = None, **fields: Any
 ) -> list[Record]:
     """Accuracy records of a task with a capability; chance is 0.1."""
-    return [
-        replace(
-            one, request={**one.request, "task": {**one.request["task"], "capability": capability}}
-        )
-        for one in scores(values, spread=0.001, **fields)
-    ]
+    records = scores(values, spread=0.001, **{"length": 512, **fields})
+    for record in records:
+        record.request["task"]["capability"] = capability
+    return records
 
 
 def told(records: list[Record], variant: str, reach: float = 1e9, **request) -> Kept:

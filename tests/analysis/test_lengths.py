@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic import TIMES, cells
+from synthetic import cells
 
 from efficient_attn.analysis.lengths import MOST, joined, read_lengths
 from efficient_attn.analysis.pick import Request, pick
@@ -67,8 +67,11 @@ def test_times_are_expected_ones_and_memory_that_of_the_longest() -> None:
     ranking = pick(records, Request(2048, lengths=shares))
     full = next(one for one in ranking.choices if one.contestant == "full")
     assert full.measured
-    expected = 0.75 * TIMES["full"](256) + 0.25 * TIMES["full"](2048)
-    assert full.time.value == pytest.approx(expected, rel=0.05)
+    alone = {n: pick(records, Request(n)).choices for n in (256, 2048)}
+    times = {n: one.time for n, found in alone.items() for one in found if one.contestant == "full"}
+    for end in ("value", "low", "high"):
+        expected = 0.75 * getattr(times[256], end) + 0.25 * getattr(times[2048], end)
+        assert getattr(full.time, end) == pytest.approx(expected)
     assert full.memory_bytes == 2048 * 2048
     assert "workload.length=256,2048" in ranking.command
     predicted = pick(records, Request(2048, lengths=((300, 1.0), (2048, 1.0)))).choices[0]
