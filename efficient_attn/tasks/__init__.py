@@ -8,13 +8,23 @@ from typing import Any
 from efficient_attn.tasks.byte_lm import ByteLM
 from efficient_attn.tasks.copying import Copying
 from efficient_attn.tasks.digits import Digits, DigitsGrid
-from efficient_attn.tasks.fashion import Fashion
+from efficient_attn.tasks.fashion import Fashion, FashionPixels
 from efficient_attn.tasks.mqar import Mqar
 from efficient_attn.tasks.task import ModelConfig, Task
 from efficient_attn.tasks.translation import Translation
 
 TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (Digits, DigitsGrid, Fashion, Mqar, ByteLM, Copying, Translation)
+    task.name: task
+    for task in (
+        Digits,
+        DigitsGrid,
+        Fashion,
+        FashionPixels,
+        Mqar,
+        ByteLM,
+        Copying,
+        Translation,
+    )
 }
 
 __all__ = [
@@ -24,6 +34,7 @@ __all__ = [
     "Digits",
     "DigitsGrid",
     "Fashion",
+    "FashionPixels",
     "ModelConfig",
     "Mqar",
     "Task",

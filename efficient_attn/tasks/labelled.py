@@ -22,6 +22,9 @@ from efficient_attn.tasks.task import (
 )
 
 EVALUATION_CHUNK = 500
+"""Samples that are evaluated together, at most,"""
+EVALUATION_TOKENS = 2**16
+"""and so many tokens, which keeps the memory of long samples small."""
 
 
 class LabelledTask(Task):
@@ -59,11 +62,12 @@ class LabelledTask(Task):
         """Share of samples labelled right."""
         require_split(split)
         samples, labels = self.samples(split)
+        chunk_size = min(EVALUATION_CHUNK, max(1, EVALUATION_TOKENS // self.length))
         with evaluating(model) as device:
             guesses = torch.cat(
                 [
                     model(self.inputs(chunk).to(device)).argmax(-1).cpu()
-                    for chunk in samples.split(EVALUATION_CHUNK)
+                    for chunk in samples.split(chunk_size)
                 ]
             )
         return (guesses == labels).double().mean().item()

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from efficient_attn.nn.positions import NoPositions
-from efficient_attn.tasks import TASKS, Fashion, ModelConfig, Task, make_task
+from efficient_attn.tasks import TASKS, Fashion, FashionPixels, ModelConfig, Task, make_task
 from efficient_attn.tasks.task import CAPABILITIES
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -25,7 +25,7 @@ def test_shipped_configuration_builds_the_task(name: str) -> None:
 
 @pytest.fixture(params=TASKS)
 def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
-    """Each task with its defaults, and translation with a text to translate."""
+    """Each task with its defaults, and and translation with a text to translate."""
     if request.param != "translation":
         return make_task(request.param)
     pytest.importorskip("sacrebleu")
@@ -35,7 +35,7 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
 
 
 def test_contract(task: Task) -> None:
-    if isinstance(task, Fashion) and not Path(task.folder).exists():
+    if isinstance(task, Fashion | FashionPixels) and not Path(task.folder).exists():
         pytest.skip("dataset-fashion-mnist is not installed")
     assert task.pattern in ("noncausal_self", "causal_self")
     assert task.capability in CAPABILITIES
