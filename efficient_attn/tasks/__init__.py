@@ -10,6 +10,7 @@ from efficient_attn.tasks.copying import Copying
 from efficient_attn.tasks.digits import Digits, DigitsGrid
 from efficient_attn.tasks.fashion import Fashion, FashionPixels
 from efficient_attn.tasks.mqar import Mqar
+from efficient_attn.tasks.pathfinder import Pathfinder
 from efficient_attn.tasks.task import ModelConfig, Task
 from efficient_attn.tasks.translation import Translation
 
@@ -20,6 +21,7 @@ TASKS: dict[str, type[Task]] = {
         DigitsGrid,
         Fashion,
         FashionPixels,
+        Pathfinder,
         Mqar,
         ByteLM,
         Copying,
@@ -37,6 +39,7 @@ __all__ = [
     "FashionPixels",
     "ModelConfig",
     "Mqar",
+    "Pathfinder",
     "Task",
     "Translation",
     "make_task",

@@ -26,6 +26,8 @@ def test_shipped_configuration_builds_the_task(name: str) -> None:
 @pytest.fixture(params=TASKS)
 def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
     """Each task with its defaults, and and translation with a text to translate."""
+    if request.param == "pathfinder":
+        return make_task("pathfinder", train=100, evaluation=20)
     if request.param != "translation":
         return make_task(request.param)
     pytest.importorskip("sacrebleu")
