@@ -9,6 +9,7 @@ from efficient_attn.tasks.byte_lm import ByteLM
 from efficient_attn.tasks.copying import Copying
 from efficient_attn.tasks.digits import Digits, DigitsGrid
 from efficient_attn.tasks.fashion import Fashion, FashionPixels
+from efficient_attn.tasks.image_folder import ImageFolder
 from efficient_attn.tasks.mqar import Mqar
 from efficient_attn.tasks.pathfinder import Pathfinder
 from efficient_attn.tasks.task import ModelConfig, Task
@@ -21,6 +22,7 @@ TASKS: dict[str, type[Task]] = {
         DigitsGrid,
         Fashion,
         FashionPixels,
+        ImageFolder,
         Pathfinder,
         Mqar,
         ByteLM,
@@ -37,6 +39,7 @@ __all__ = [
     "DigitsGrid",
     "Fashion",
     "FashionPixels",
+    "ImageFolder",
     "ModelConfig",
     "Mqar",
     "Pathfinder",

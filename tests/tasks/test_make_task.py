@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from PIL import Image
 
 from efficient_attn.nn.positions import NoPositions
 from efficient_attn.tasks import TASKS, Fashion, FashionPixels, ModelConfig, Task, make_task
@@ -25,9 +26,15 @@ def test_shipped_configuration_builds_the_task(name: str) -> None:
 
 @pytest.fixture(params=TASKS)
 def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
-    """Each task with its defaults, and and translation with a text to translate."""
+    """Each task with its defaults, and with something to read where it needs that."""
     if request.param == "pathfinder":
         return make_task("pathfinder", train=100, evaluation=20)
+    if request.param == "image_folder":
+        for number in range(60):
+            file = tmp_path / f"{number % 2}" / f"{number}.png"
+            file.parent.mkdir(exist_ok=True)
+            Image.new("L", (8, 8), number).save(file)
+        return make_task("image_folder", folder=str(tmp_path), side=8)
     if request.param != "translation":
         return make_task(request.param)
     pytest.importorskip("sacrebleu")
