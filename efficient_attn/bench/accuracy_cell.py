@@ -49,6 +49,7 @@ class AccuracyCell(Cell):
         return {
             "task": {
                 **self.task.to_dict(),
+                "length": self.task.length,
                 "pattern": self.task.pattern,
                 "capability": self.task.capability,
                 "provenance": self.task.provenance(),

@@ -9,11 +9,13 @@ from efficient_attn.tasks.byte_lm import ByteLM
 from efficient_attn.tasks.byte_text import ByteText
 from efficient_attn.tasks.copying import Copying
 from efficient_attn.tasks.digits import Digits, DigitsGrid
-from efficient_attn.tasks.fashion import Fashion
+from efficient_attn.tasks.fashion import Fashion, FashionPixels
+from efficient_attn.tasks.image_folder import ImageFolder
 from efficient_attn.tasks.induction import Induction
 from efficient_attn.tasks.listops import ListOps
 from efficient_attn.tasks.matching import Matching
 from efficient_attn.tasks.mqar import Mqar
+from efficient_attn.tasks.pathfinder import Pathfinder
 from efficient_attn.tasks.selective_copying import SelectiveCopying
 from efficient_attn.tasks.task import ModelConfig, Task
 from efficient_attn.tasks.translation import Translation
@@ -24,6 +26,9 @@ TASKS: dict[str, type[Task]] = {
         Digits,
         DigitsGrid,
         Fashion,
+        FashionPixels,
+        ImageFolder,
+        Pathfinder,
         ListOps,
         ByteText,
         Matching,
@@ -44,11 +49,14 @@ __all__ = [
     "Digits",
     "DigitsGrid",
     "Fashion",
+    "FashionPixels",
+    "ImageFolder",
     "Induction",
     "ListOps",
     "Matching",
     "ModelConfig",
     "Mqar",
+    "Pathfinder",
     "SelectiveCopying",
     "Task",
     "Translation",

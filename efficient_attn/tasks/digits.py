@@ -1,4 +1,4 @@
-"""Handwritten digits, 8×8 pixels: one label from 64 tokens, as a sequence or on their grid.
+"""Handwritten digits, 8×8 pixels or larger: one label, from a sequence or from a grid of pixels.
 
 Data: "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998), 1797 images of the
 test part as shipped with scikit-learn; nothing is downloaded.
@@ -12,12 +12,10 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from efficient_attn.nn.choice import Variant, VariantOptions
-from efficient_attn.nn.models import ImageClassifier, SequenceClassifier
-from efficient_attn.tasks.labelled import LabelledTask
-from efficient_attn.tasks.task import Batch, Capability, ModelConfig, generator
+from efficient_attn.tasks.images import ImageTask
+from efficient_attn.tasks.task import Batch, generator, require_count
 
 SIDE = 8
 CLASSES = 10
@@ -27,51 +25,42 @@ SHARES = {"train": 1197, "validation": 300, "test": 300}
 
 
 @dataclass(frozen=True)
-class Digits(LabelledTask):
-    """The pixels row by row as 64 tokens of 17 grey levels; where they stood is not told.
+class Digits(ImageTask):
+    """The pixels row by row as tokens of 17 grey levels; where they stood is not told.
 
+    scale: of the images: 1 is 8×8 pixels, 64 tokens; 2 is 256 tokens; 4 is 1024. Every pixel
+        becomes scale×scale equal ones, so that an image says the same at every length.
     Fixed split: 1197 images to train, 300 to pick the learning rate, 300 to report.
     """
 
     name: ClassVar[str] = "digits"
-    capability: ClassVar[Capability] = "2d"
     classes: ClassVar[int] = CLASSES
-    length: ClassVar[int] = SIDE * SIDE  # type: ignore[misc]
+    levels: ClassVar[int] = INK  # type: ignore[misc]
+    grid_told: ClassVar[bool] = False  # type: ignore[misc]
 
-    def build_model(
-        self, variant: Variant, options: VariantOptions, model: ModelConfig
-    ) -> nn.Module:
-        settings = self.settings(variant, options, model)
-        return SequenceClassifier(CLASSES, max_len=self.length, vocab_size=INK, **settings)
+    scale: int = 1
+
+    def __post_init__(self) -> None:
+        require_count(f"{self.name}.scale", self.scale)
+
+    @property
+    def side(self) -> int:  # type: ignore[override]
+        return SIDE * self.scale
 
     def samples(self, split: str) -> Batch:
         return _split(split)
 
-    def inputs(self, images: Tensor) -> Tensor:
-        return images.flatten(1)
+    def inputs(self, samples: Tensor) -> Tensor:
+        scaled = samples.repeat_interleave(self.scale, 1).repeat_interleave(self.scale, 2)
+        return super().inputs(scaled)
 
 
 @dataclass(frozen=True)
 class DigitsGrid(Digits):
-    """The same images, every pixel a token on the 8×8 grid, told to variants that use one."""
+    """The same images, every pixel a token on its grid, told to variants that use one."""
 
     name: ClassVar[str] = "digits_grid"
-
-    @property
-    def grid(self) -> tuple[int, int]:
-        return (SIDE, SIDE)
-
-    def build_model(
-        self, variant: Variant, options: VariantOptions, model: ModelConfig
-    ) -> nn.Module:
-        settings = self.settings(variant, options, model)
-        return ImageClassifier(
-            CLASSES, image_size=(SIDE, SIDE), patch_size=1, in_channels=1, **settings
-        )
-
-    def inputs(self, images: Tensor) -> Tensor:
-        """Ink between 0 and 1, [B, 1, 8, 8]."""
-        return images.unsqueeze(1).float() / (INK - 1)
+    grid_told: ClassVar[bool] = True  # type: ignore[misc]
 
 
 @lru_cache

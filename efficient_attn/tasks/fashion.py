@@ -1,4 +1,4 @@
-"""Fashion-MNIST: ten kinds of clothes, 28×28 pixels, as patches for a ViT or a Swin.
+"""Fashion-MNIST: ten kinds of clothes, 28×28 pixels, as patches (ViT, Swin) or pixel by pixel.
 
 Data: Xiao et al., "Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine Learning
 Algorithms" (2017); read from the files of Debian's package, nothing is downloaded.
@@ -17,15 +17,18 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from efficient_attn.nn.choice import Variant, VariantOptions
 from efficient_attn.nn.models import ImageClassifier
 from efficient_attn.nn.swin import SwinTransformer
+from efficient_attn.tasks.images import ImageTask
 from efficient_attn.tasks.labelled import LabelledTask
 from efficient_attn.tasks.task import Batch, Capability, ModelConfig, require_count
 
 SIDE = 28
 CLASSES = 10
+FOLDER = "/usr/share/datasets/fashion-mnist"
 HELD_OUT = 5000
 """The last of the 60 000 training images pick the learning rate."""
 FILES = {
@@ -54,7 +57,7 @@ class Fashion(LabelledTask):
 
     architecture: str = "vit"
     patch_size: int = 4
-    folder: str = "/usr/share/datasets/fashion-mnist"
+    folder: str = FOLDER
 
     def __post_init__(self) -> None:
         require_count("fashion.patch_size", self.patch_size)
@@ -89,22 +92,14 @@ class Fashion(LabelledTask):
         )
 
     def samples(self, split: str) -> Batch:
-        images, labels = _read_pair(self.folder, "test" if split == "test" else "train")
-        if split == "test":
-            return images, labels
-        part = slice(-HELD_OUT, None) if split == "validation" else slice(None, -HELD_OUT)
-        return images[part], labels[part]
+        return _samples(self.folder, split)
 
     def inputs(self, samples: Tensor) -> Tensor:
         """Grey between −1 and 1, [B, 1, 28, 28]."""
         return samples.unsqueeze(1).float() / 127.5 - 1
 
     def provenance(self) -> dict[str, Any]:
-        """A hash of the files' contents."""
-        mark = hashlib.sha256()
-        for name in sum(FILES.values(), ()):
-            mark.update(_path(self.folder, name).read_bytes())
-        return {"sha256": mark.hexdigest()}
+        return _provenance(self.folder)
 
     def _swin(self, variant: Variant, options: VariantOptions, model: ModelConfig) -> nn.Module:
         if model.d_model % 2 or model.nhead % 2:
@@ -133,6 +128,44 @@ class Fashion(LabelledTask):
         )
 
 
+@dataclass(frozen=True)
+class FashionPixels(ImageTask):
+    """The same images as 784 tokens, the grey levels row by row; where they stood is not told.
+
+    Every pixel a token on its grid is `fashion` with patch_size=1.
+
+    shrink: 2, 4, 7 or 14: every token is the mean grey of shrink×shrink pixels, rounded; with 2
+        there are 196.
+    """
+
+    name: ClassVar[str] = "fashion_pixels"
+    classes: ClassVar[int] = CLASSES
+    grid_told: ClassVar[bool] = False  # type: ignore[misc]
+
+    shrink: int = 1
+    folder: str = FOLDER
+
+    def __post_init__(self) -> None:
+        require_count("fashion_pixels.shrink", self.shrink)
+        if SIDE % self.shrink:
+            raise ValueError(f"fashion_pixels.shrink={self.shrink} must divide {SIDE}")
+
+    @property
+    def side(self) -> int:  # type: ignore[override]
+        return SIDE // self.shrink
+
+    def samples(self, split: str) -> Batch:
+        return _samples(self.folder, split)
+
+    def inputs(self, samples: Tensor) -> Tensor:
+        if self.shrink > 1:
+            samples = F.avg_pool2d(samples.float().unsqueeze(1), self.shrink).round()
+        return super().inputs(samples)
+
+    def provenance(self) -> dict[str, Any]:
+        return _provenance(self.folder)
+
+
 def read_idx(path: Path) -> np.ndarray:
     """The bytes of a gzipped idx file, in the shape that it says.
 
@@ -158,6 +191,22 @@ def _unpacked(path: Path) -> bytes:
             return file.read()
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{path} is damaged or no gzip file: {error}; install it anew") from error
+
+
+def _samples(folder: str, split: str) -> Batch:
+    images, labels = _read_pair(folder, "test" if split == "test" else "train")
+    if split == "test":
+        return images, labels
+    part = slice(-HELD_OUT, None) if split == "validation" else slice(None, -HELD_OUT)
+    return images[part], labels[part]
+
+
+def _provenance(folder: str) -> dict[str, Any]:
+    """A hash of the files' contents."""
+    mark = hashlib.sha256()
+    for name in sum(FILES.values(), ()):
+        mark.update(_path(folder, name).read_bytes())
+    return {"sha256": mark.hexdigest()}
 
 
 @lru_cache(maxsize=4)

@@ -45,6 +45,42 @@ def test_same_seed_same_batches() -> None:
     assert not torch.equal(first, other)
 
 
+@pytest.mark.parametrize("scale", [1, 2, 3])
+def test_every_pixel_of_a_scaled_image_is_the_one_it_covers(scale: int) -> None:
+    side = 8 * scale
+    images = module._split("test")[0][:5]
+    tokens = Digits(scale).inputs(images)
+    levels = DigitsGrid(scale).inputs(images)
+    assert Digits(scale).length == side * side == tokens.shape[1]
+    assert DigitsGrid(scale).grid == (side, side)
+    for image, row, picture in zip(images, tokens, levels, strict=True):
+        for y in range(side):
+            for x in range(side):
+                ink = image[y // scale, x // scale].item()
+                assert row[y * side + x].item() == ink
+                assert picture[0, y, x].item() == pytest.approx(ink / 16)
+
+
+def test_scale_1_is_what_records_without_a_scale_hold() -> None:
+    images, _ = module._split("test")
+    assert torch.equal(Digits().inputs(images), images.flatten(1))
+    assert torch.equal(DigitsGrid().inputs(images), images.unsqueeze(1).float() / 16)
+
+
+@pytest.mark.parametrize("task", [Digits, DigitsGrid])
+def test_models_of_larger_images_train(task) -> None:
+    larger = task(scale=2)
+    model = larger.build_model("local_window", {"window": 4}, SMALL)
+    larger.loss(model, next(larger.batches(0, 4))).backward()
+    assert 0 <= larger.evaluate(model, "test") <= 1
+
+
+@pytest.mark.parametrize("scale", [0, 1.5, True])
+def test_wrong_scale(scale) -> None:
+    with pytest.raises(ValueError, match=r"digits_grid\.scale="):
+        DigitsGrid(scale=scale)
+
+
 def test_windows_work_on_the_grid() -> None:
     task = DigitsGrid()
     assert task.grid == (8, 8)

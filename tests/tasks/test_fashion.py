@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from efficient_attn.nn import ImageClassifier, SwinTransformer
-from efficient_attn.tasks import Fashion, ModelConfig, make_task
+from efficient_attn.tasks import Fashion, FashionPixels, ModelConfig, make_task
 from efficient_attn.tasks import fashion as module
 
 SMALL = ModelConfig(d_model=16, nhead=2, num_layers=1)
@@ -97,6 +97,37 @@ def test_models_train(folder: str, architecture: str, variant: str, kind: type) 
     loss.backward()
     assert loss.isfinite()
     assert 0 <= task.evaluate(model, "test") <= 1
+
+
+@pytest.mark.parametrize("shrink", [1, 2, 7])
+def test_pixels_are_tokens_row_by_row(folder: str, shrink: int) -> None:
+    task = FashionPixels(shrink=shrink, folder=folder)
+    images, labels = task.samples("test")
+    tokens, side = task.inputs(images[:3]), 28 // shrink
+    assert tokens.shape == (3, task.length) == (3, side * side)
+    assert torch.equal(labels, Fashion(folder=folder).samples("test")[1])
+    for image, row in zip(images, tokens.tolist(), strict=False):
+        means = [
+            image[y : y + shrink, x : x + shrink].double().mean().item()
+            for y in range(0, 28, shrink)
+            for x in range(0, 28, shrink)
+        ]
+        assert row == [round(mean) for mean in means]
+
+
+def test_model_of_pixels_trains(folder: str) -> None:
+    task = FashionPixels(shrink=4, folder=folder)
+    assert task.grid is None
+    model = task.build_model("performer", {"num_features": 8}, SMALL)
+    task.loss(model, next(task.batches(0, 4))).backward()
+    assert 0 <= task.evaluate(model, "validation") <= 1
+    assert task.provenance() == Fashion(folder=folder).provenance()
+
+
+@pytest.mark.parametrize("shrink", [0, 3, 56])
+def test_wrong_shrink(shrink: int) -> None:
+    with pytest.raises(ValueError, match=f"fashion_pixels.shrink={shrink}"):
+        FashionPixels(shrink=shrink)
 
 
 def test_evaluation_in_parts_is_that_of_all(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:

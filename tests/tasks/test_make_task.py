@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 import yaml
 from hydra import compose, initialize_config_dir
+from PIL import Image
 
 from efficient_attn.nn.positions import NoPositions
 from efficient_attn.tasks import (
@@ -13,6 +14,7 @@ from efficient_attn.tasks import (
     ByteLM,
     Copying,
     Fashion,
+    FashionPixels,
     ListOps,
     ModelConfig,
     Mqar,
@@ -59,7 +61,15 @@ def test_presets_are_tasks_under_another_name() -> None:
 
 @pytest.fixture(params=TASKS)
 def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
-    """Each task with its defaults, and translation with a text to translate."""
+    """Each task with its defaults, and with something to read where it needs that."""
+    if request.param == "pathfinder":
+        return make_task("pathfinder", train=100, evaluation=20)
+    if request.param == "image_folder":
+        for number in range(60):
+            file = tmp_path / f"{number % 2}" / f"{number}.png"
+            file.parent.mkdir(exist_ok=True)
+            Image.new("L", (8, 8), number).save(file)
+        return make_task("image_folder", folder=str(tmp_path), side=8)
     if request.param != "translation":
         return make_task(request.param)
     pytest.importorskip("sacrebleu")
@@ -69,7 +79,7 @@ def task(request: pytest.FixtureRequest, tmp_path: Path) -> Task:
 
 
 def test_contract(task: Task) -> None:
-    if isinstance(task, Fashion) and not Path(task.folder).exists():
+    if isinstance(task, Fashion | FashionPixels) and not Path(task.folder).exists():
         pytest.skip("dataset-fashion-mnist is not installed")
     assert task.pattern in get_args(TaskPattern)
     assert task.capability in CAPABILITIES
