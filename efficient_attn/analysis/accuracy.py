@@ -60,6 +60,7 @@ class TaskScores:
 
     label: the task's name, with whatever tells it from the other tasks shown beside it.
     baselines: metric of trivial predictors, mean over the records.
+    capability: what of attention the task asks for; None in records that do not tell.
     """
 
     name: str
@@ -70,6 +71,7 @@ class TaskScores:
     higher_is_better: bool
     baselines: dict[str, float]
     scores: tuple[Score, ...]
+    capability: str | None = None
 
     def of(self, contestant: str) -> Score | None:
         return next((score for score in self.scores if score.contestant == contestant), None)
@@ -108,6 +110,7 @@ def _scores(label: str, records: list[Record]) -> TaskScores:
         higher_is_better=higher,
         baselines=_baselines(finished),
         scores=tuple(_score(name, by_contestant[name], full, higher) for name in names),
+        capability=next(filter(None, (r.request["task"].get("capability") for r in records)), None),
     )
 
 

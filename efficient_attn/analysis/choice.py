@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from efficient_attn.analysis.accuracy import Score
+from efficient_attn.analysis.kept import Kept
 from efficient_attn.analysis.ratios import Ratio
 from efficient_attn.analysis.request import Request
 from efficient_attn.bench.intervals import Interval
@@ -40,6 +41,9 @@ class Choice:
     to_full, to_best: time over that of the contestant ``full``, and of the first choice; None for
         themselves and where there is none to compare with.
     tied: its ratio to the first choice does not exclude 1.
+    overrides: words for `efficient-attn sweep` that measure this choice alone, quoted for a shell.
+    exact: it is softmax attention by definition at this size.
+    kept: what it keeps of the capabilities that matter; None when the request names none.
     """
 
     contestant: str
@@ -55,6 +59,14 @@ class Choice:
     to_full: Ratio | None = None
     to_best: Ratio | None = None
     tied: bool = False
+    overrides: list[str] = field(default_factory=list)
+    exact: bool = False
+    kept: Kept | None = None
+
+    @property
+    def enough(self) -> bool:
+        """Whether it keeps enough of what matters; True when the request names nothing."""
+        return self.kept is None or self.kept.enough
 
     @property
     def measured(self) -> bool:
@@ -63,16 +75,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A contestant that cannot be ranked, and why."""
+    """A contestant that cannot be ranked, and why. options: those that were judged."""
 
     contestant: str
     variant: str
     reason: str
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The answer: choices from fastest to slowest, rejections, and the verdict in words.
+    """The answer: choices in order, rejections, and the verdict in words.
+
+    Choices that keep enough of what matters come first, then the others; each from fastest to
+    slowest.
 
     notes: on what the evidence stands. command: measures the request for all the choices.
     """
@@ -86,12 +102,12 @@ class Ranking:
 
     @property
     def best(self) -> Choice | None:
-        """The fastest choice that fits, None when nothing does."""
+        """The first choice, None when nothing fits."""
         return self.choices[0] if self.choices else None
 
     @property
     def advised(self) -> Choice | None:
-        """What the verdict advises: full where it ties with the fastest, else the fastest."""
+        """What the verdict advises: full where it ties with the first choice, else that."""
         return advised(self.choices)
 
     def to_dict(self) -> dict[str, Any]:

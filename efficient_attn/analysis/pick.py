@@ -1,27 +1,45 @@
-"""Which variant for this workload: ranked by measured time, with evidence, limits and price.
+"""Which variant for this workload, with evidence, limits and price.
 
-At a measured length the evidence is the measurement. At any other length it is the scaling fit,
-marked ``interpolated`` or ``extrapolated``. Whoever cannot be ranked is rejected with a reason.
+The rule, from the records of one ground (`rivals`: pattern class, pass, number format, machine):
+
+1. Candidates of every contestant are options that were measured at the requested size, or else
+   predicted ones, as `candidates` says. Cost is what was measured at the size, else what the cost
+   model predicts (`predict`), ``interpolated`` or ``extrapolated``.
+2. Out, with a reason, is who refuses the pattern, failed at the size, ran out of memory or time at
+   one that is no larger in any way (and at no larger one did well), cannot return weights where
+   they are needed, is not softmax attention where only that will do, or exceeds a limit of memory
+   or time.
+3. First stand those that keep enough: the weighted share of full's lead (`kept`) is known and not
+   below the tolerance, or the request names no capability; then all others, with what they keep.
+4. Within both, the fastest first: by time, or by the ratio to full where all were measured in one
+   cell with it, since paired ratios are free of drift.
+5. A choice that keeps enough ties with the first when its ratio to that does not exclude 1: the
+   median of ratios by round within one cell, else the quotient with its range (`ratios`). Where
+   full ties with the first, full is advised.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from efficient_attn.analysis.accuracy import task_scores
+from efficient_attn.analysis.candidates import runs_of
 from efficient_attn.analysis.choice import AccuracyEvidence, Choice, Ranking, Rejection
-from efficient_attn.analysis.judge import judge
-from efficient_attn.analysis.ratios import Ratio, divide, ratio
-from efficient_attn.analysis.request import NothingMeasured, Request, matching, sweep_command
+from efficient_attn.analysis.judge import Case
+from efficient_attn.analysis.kept import evidence_of
+from efficient_attn.analysis.matching import NothingMeasured, matching
+from efficient_attn.analysis.overrides import sweep_command
+from efficient_attn.analysis.ratios import Ratio, divide, quotient, ratio
+from efficient_attn.analysis.request import Request
+from efficient_attn.analysis.rivals import Rivals
 from efficient_attn.analysis.select import (
-    PEER,
+    SURROUNDINGS,
     contestant_order,
-    contestants_in,
     entry_name,
-    length_of,
-    newest,
+    is_variant,
+    suffix_of,
 )
 from efficient_attn.analysis.verdict import verdict
 from efficient_attn.bench.record import Record
@@ -38,39 +56,58 @@ __all__ = [
 
 
 def pick(records: Iterable[Record], request: Request) -> Ranking:
-    """Rank the contestants of stored records for a described workload, other people's aside.
+    """Rank the contestants of stored records for a described workload.
 
-    Raises NothingMeasured when no record is about this workload at any length; its text says
-    what the results do hold and which command would measure the request.
+    Other people's implementations and the no-mixing baseline have no part in it. Raises
+    NothingMeasured when no record is of the request's pattern, pass, format and machine; its text
+    says what the results do hold and which command would measure the request.
     """
-    records = [record for record in records if not record.contestant.startswith(PEER)]
-    related, notes = matching(records, request)
-    tasks = [scores for scores in task_scores(records) if scores.pattern == request.pattern]
-    by_contestant: dict[str, list[Record]] = defaultdict(list)
-    for record in related:
-        by_contestant[record.contestant].append(record)
-
-    choices: list[Choice] = []
-    rejections: list[Rejection] = []
-    for name in contestants_in(related):
-        found = judge(newest(by_contestant[name]), request, tasks)
-        if isinstance(found, Choice):
-            choices.append(found)
-        else:
-            rejections.append(found)
+    everyone = list(records)
+    records = [record for record in everyone if is_variant(record.contestant)]
+    ground, related, notes = matching(records, request)
+    scores = task_scores(everyone)
+    tasks = [task for task in scores if task.pattern == request.pattern]
+    rivals = Rivals(ground, related)
+    case = Case(request, rivals, tasks, evidence_of(scores) if request.needs else [])
+    found = [(one, n) for n in range(len(rivals.entrants)) for one in case.verdicts(n)]
+    named = _named([one for one, _ in found])
+    choices = [one for one in named if isinstance(one, Choice)]
+    rejections = [one for one in named if isinstance(one, Rejection)]
+    done = {
+        one.contestant: runs_of(rivals.entrants[number], request, one.options)
+        for one, (_, number) in zip(named, found, strict=True)
+        if isinstance(one, Choice) and one.measured
+    }
     rejections += _elsewhere(records, related)
-    done = [record for record in related if record.ok and length_of(record) == request.length]
     ranked = _ranked(choices, done)
     notes += _notes(ranked, rejections, request, has_accuracy=bool(tasks))
-    names = [choice.contestant for choice in ranked] or contestants_in(related)
+    candidates = [(one.contestant, one.variant, one.options) for one in ranked or rejections]
+    candidates.sort(key=lambda candidate: contestant_order(candidate[0]))
     return Ranking(
         request=request,
         choices=tuple(ranked),
         rejections=tuple(rejections),
-        verdict=verdict(ranked, rejections),
+        verdict=verdict(ranked, rejections, request),
         notes=tuple(notes),
-        command=sweep_command(sorted(names, key=contestant_order), request),
+        command=sweep_command(candidates, request),
     )
+
+
+def _named(found: Sequence[Choice | Rejection]) -> list[Choice | Rejection]:
+    """With the options that differ behind the name, where it stands for several."""
+    by_name: dict[str, list[Choice | Rejection]] = defaultdict(list)
+    for one in found:
+        by_name[one.contestant].append(one)
+    renamed: list[Choice | Rejection] = []
+    for one in found:
+        twins = [{"variant": twin.variant, **twin.options} for twin in by_name[one.contestant]]
+        shared = set.intersection(*(set(twin) for twin in twins)) - SURROUNDINGS
+        mine = {"variant": one.variant, **one.options}
+        differing = sorted(
+            name for name in shared if any(str(twin[name]) != str(mine[name]) for twin in twins)
+        )
+        renamed.append(replace(one, contestant=one.contestant + suffix_of(mine, differing)))
+    return renamed
 
 
 def _elsewhere(records: list[Record], related: list[Record]) -> list[Rejection]:
@@ -87,12 +124,8 @@ def _elsewhere(records: list[Record], related: list[Record]) -> list[Rejection]:
     ]
 
 
-def _ranked(choices: list[Choice], done: list[Record]) -> list[Choice]:
-    """Choices from fastest to slowest with their ratios and ties.
-
-    Where everyone was measured in one cell with full, the paired ratios decide the order: they
-    are free of the drift that separate medians carry. `done`: ok records at the requested length.
-    """
+def _ranked(choices: list[Choice], done: dict[str, list[Record]]) -> list[Choice]:
+    """Choices in order with ratios and ties. done: runs of the measured ones, newest first."""
     full = next((choice for choice in choices if choice.contestant == "full"), None)
     if full is not None:
         choices = [
@@ -104,36 +137,31 @@ def _ranked(choices: list[Choice], done: list[Record]) -> list[Choice]:
         for choice in choices
     )
 
-    def cost(choice: Choice) -> float:
+    def place(choice: Choice) -> tuple[bool, float]:
         if not paired:
-            return choice.time.value
-        return choice.to_full.value if choice.to_full is not None else 1.0
+            return not choice.enough, choice.time.value
+        return not choice.enough, choice.to_full.value if choice.to_full is not None else 1.0
 
-    ordered = sorted(choices, key=cost)
+    ordered = sorted(choices, key=place)
     return ordered[:1] + [_beside(choice, ordered[0], done) for choice in ordered[1:]]
 
 
-def _beside(choice: Choice, best: Choice, done: list[Record]) -> Choice:
+def _beside(choice: Choice, best: Choice, done: dict[str, list[Record]]) -> Choice:
     to_best = _ratio(choice, best, done)
-    return replace(choice, to_best=to_best, tied=to_best.low <= 1.0)
+    return replace(
+        choice, to_best=to_best, tied=to_best.low <= 1.0 and choice.enough == best.enough
+    )
 
 
-def _ratio(choice: Choice, other: Choice, done: list[Record]) -> Ratio:
-    if choice.measured and other.measured:
-        mine = _records_of(choice, done)
-        theirs = _records_of(other, done)
-        for record in mine:
-            for partner in theirs:
-                if partner.cell == record.cell:
-                    return ratio(record, partner)
-        return ratio(mine[0], theirs[0])
+def _ratio(choice: Choice, other: Choice, done: dict[str, list[Record]]) -> Ratio:
+    if not (choice.measured and other.measured):
+        return quotient(choice.time, other.time)
+    mine, theirs = done[choice.contestant], done[other.contestant]
+    for record in mine:
+        for partner in theirs:
+            if partner.cell == record.cell:
+                return ratio(record, partner)
     return divide(choice.time, other.time)
-
-
-def _records_of(choice: Choice, done: list[Record]) -> list[Record]:
-    """The measurements of a choice at the requested length, newest first."""
-    mine = [record for record in done if record.contestant == choice.contestant]
-    return sorted(mine, key=lambda record: record.created, reverse=True)
 
 
 def _notes(

@@ -55,3 +55,24 @@ def divide(one: Interval, other: Interval) -> Ratio:
     high = one.high / other.low if other.low > 0 else math.inf
     n, confidence = min(one.n, other.n), min(one.confidence, other.confidence)
     return Ratio(one.value / other.value, low, high, n, confidence, paired=False)
+
+
+def quotient(one: Interval, other: Interval) -> Ratio:
+    """Quotient of two positive values of which one at least is predicted.
+
+    Their errors are taken as independent: relative widths towards each end add in quadrature.
+    """
+    value = one.value / other.value
+    low = math.hypot(_log(one.value, one.low), _log(other.high, other.value))
+    high = math.hypot(_log(one.high, one.value), _log(other.value, other.low))
+    n = min(one.n, other.n)
+    return Ratio(value, value * math.exp(-low), value * _exp(high), n, 0.0, paired=False)
+
+
+def _log(large: float, small: float) -> float:
+    """Distance in logs; infinite where an end is unknown."""
+    return math.log(large / small) if 0 < small and math.isfinite(large) else math.inf
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf

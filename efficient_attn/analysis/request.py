@@ -1,30 +1,18 @@
-"""The workload a person describes, and which stored records speak about it."""
+"""The workload a person describes, with what it must keep to."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from efficient_attn.analysis.select import (
-    PASS_NAMES,
-    PATTERN_NAMES,
-    Setting,
-    contestants_in,
-    costs,
-    length_of,
-    newest,
-    pass_of,
-    pattern_of,
-    setting_names,
-)
-from efficient_attn.bench.record import Record
+from efficient_attn.analysis.select import PASS_NAMES, PATTERN_NAMES
 from efficient_attn.bench.workload import Dtype, Pass, Pattern, Scope, Workload
 
+CAPABILITIES = ("recall", "locality", "hierarchy", "2d", "alignment")
+"""What of attention a task may ask for, as `efficient_attn.tasks` has it."""
 
-class NothingMeasured(LookupError):  # noqa: N818  (says what happened, as UnsupportedAttention)
-    """No stored record is about the requested workload; the text says what would measure it."""
+TOLERANCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -36,7 +24,11 @@ class Request:
     threads, scope, machine: None takes whatever was measured, never mixed, and says which.
     memory_gb: limit on peak memory above the inputs, in GiB (2^30 bytes); time_ms: limit on the
         median time of one pass; None for no limit. need_weights: only variants that can return
-        attention weights.
+        attention weights. exact_only: only what is softmax attention by definition.
+    needs: weight of each capability that matters (`CAPABILITIES`); tolerance: share of full's lead
+        that must be kept, see `kept`.
+    lengths: (length, count) of each length that occurs, when it is not always the same; times are
+        then means over them and memory that of the largest. `length` must be the longest.
 
     ValueError names the field that is out of range.
     """
@@ -58,6 +50,10 @@ class Request:
     memory_gb: float | None = None
     time_ms: float | None = None
     need_weights: bool = False
+    exact_only: bool = False
+    needs: Mapping[str, float] = field(default_factory=dict)
+    tolerance: float = TOLERANCE
+    lengths: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
         self.workload  # noqa: B018  its own checks are the checks of the fields they share
@@ -65,6 +61,36 @@ class Request:
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
                 raise ValueError(f"{name}={limit!r} must be greater than 0; leave it out for none")
+        for name, weight in self.needs.items():
+            if name not in CAPABILITIES:
+                raise ValueError(f"needs {name!r}: not one of {', '.join(CAPABILITIES)}")
+            if not weight > 0:
+                raise ValueError(f"needs {name}={weight!r}: a weight must be greater than 0")
+        if not 0 < self.tolerance <= 1:
+            raise ValueError(f"tolerance={self.tolerance!r} must lie in (0, 1]")
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        if not self.lengths:
+            return
+        if any(length < 1 or not count > 0 for length, count in self.lengths):
+            raise ValueError("lengths: every length must be at least 1, its count more than 0")
+        if max(length for length, _ in self.lengths) != self.length:
+            raise ValueError(f"length={self.length} must be the longest of lengths")
+        if self.key_length is not None:
+            raise ValueError(
+                f"key_length={self.key_length} with a distribution of lengths: leave it out"
+            )
+
+    @property
+    def shares(self) -> tuple[tuple[int, float], ...]:
+        """Lengths and how often each occurs, shares that add up to 1."""
+        total = sum(count for _, count in self.lengths)
+        return tuple((n, count / total) for n, count in self.lengths) or ((self.length, 1.0),)
+
+    def at_length(self, length: int) -> Workload:
+        """The workload of one of the lengths."""
+        return replace(self.workload, length=length)
 
     @property
     def workload(self) -> Workload:
@@ -92,7 +118,7 @@ class Request:
     def __str__(self) -> str:
         parts = [
             f"{PATTERN_NAMES[self.pattern]}, {PASS_NAMES[self.pass_]}",
-            f"N={self.length}" + ("" if self.keys == self.length else f", M={self.keys}"),
+            self._span() + ("" if self.keys == self.length else f", M={self.keys}"),
             f"batch {self.batch}, {self.heads} heads × {self.head_dim}",
             f"{self.dtype}, {self.device}",
         ]
@@ -104,144 +130,19 @@ class Request:
             parts.append(f"at most {self.time_ms:g} ms")
         if self.need_weights:
             parts.append("with attention weights")
+        if self.exact_only:
+            parts.append("softmax attention only")
+        if self.needs:
+            asked = ", ".join(f"{name} {weight:g}" for name, weight in self.needs.items())
+            parts.append(f"at least {self.tolerance:.0%} of full's lead kept in {asked}")
         return "; ".join(parts)
+
+    def _span(self) -> str:
+        if not self.lengths:
+            return f"N={self.length}"
+        mean = sum(n * share for n, share in self.shares)
+        least = min(n for n, _ in self.lengths)
+        return f"N={least}…{self.length} (mean {mean:.0f}, {len(self.lengths)} lengths)"
 
     def to_dict(self) -> dict[str, Any]:
         return {item.name.rstrip("_"): getattr(self, item.name) for item in fields(self)}
-
-
-def matching(records: Iterable[Record], request: Request) -> tuple[list[Record], list[str]]:
-    """Cost records of the requested workload at every length, and notes on what was chosen.
-
-    Contestants carry their distinguishing options in the name. Where the request leaves threads,
-    scope or machine open and several were measured, one is taken: that which measured the
-    requested length, then that with most contestants, then the newest. NothingMeasured when no
-    record fits.
-    """
-    groups: dict[Setting, list[Record]] = defaultdict(list)
-    cost = costs(records)
-    for record in cost:
-        if _fits(record, request):
-            groups[Setting.of(record)].append(record)
-    if not groups:
-        raise NothingMeasured(explain_absence(cost, request))
-
-    def worth(setting: Setting) -> tuple[bool, int, str]:
-        members = groups[setting]
-        at_length = any(length_of(record) == request.length for record in members)
-        return at_length, len(contestants_in(members)), max(record.created for record in members)
-
-    chosen = max(groups, key=worth)
-    notes = [f"taken with {_circumstances(chosen)}"]
-    if len(groups) > 1:
-        others = "; ".join(_circumstances(other) for other in groups if other != chosen)
-        notes.append(f"also in these results: {others} (ask for them by threads, scope or machine)")
-    return groups[chosen], notes
-
-
-def sweep_command(names: Iterable[str], request: Request) -> str:
-    """The command line that measures the request for these contestants.
-
-    names: contestants, with the options that `relabel` put in brackets after them, if any.
-    """
-    entries, options = [], []
-    for name in names:
-        entry, _, rest = name.partition(" (")
-        if entry in entries:
-            continue
-        entries.append(entry)
-        for option in _split_options(rest.removesuffix(")")):
-            if not option.startswith("variant="):
-                options.append(f"'attention.{entry}.{option}'")
-    asked: dict[str, Any] = {
-        "length": request.length,
-        "pattern": request.pattern,
-        "batch": request.batch,
-        "heads": request.heads,
-        "head_dim": request.head_dim,
-        "dtype": request.dtype,
-        "device": request.device,
-        "pass": request.pass_,
-    }
-    if request.keys != request.length:
-        asked["key_length"] = request.keys
-    if request.padding:
-        asked["padding"] = request.padding
-    if request.threads is not None:
-        asked["threads"] = request.threads
-    if request.scope is not None:
-        asked["scope"] = request.scope
-    overrides = [f"workload.{name}={value}" for name, value in asked.items()]
-    return " ".join(
-        ["efficient-attn sweep", f"'attention=[{','.join(entries)}]'", *overrides, *options]
-    )
-
-
-def explain_absence(cost: list[Record], request: Request) -> str:
-    """Which requests the results do contain, nearest first, and the command for this one."""
-    names = contestants_in(cost) or ["full"]
-    lines = [f"These results hold no measurement of: {request}."]
-    groups: dict[tuple[Setting, str, str], list[Record]] = defaultdict(list)
-    for record in newest(cost):
-        groups[Setting.of(record), pattern_of(record), pass_of(record)].append(record)
-    if not groups:
-        lines.append("They hold no cost measurement at all.")
-    else:
-        lines.append("They do hold:")
-        names_of = setting_names(dict.fromkeys(setting for setting, _, _ in groups))
-        nearest = sorted(groups, key=lambda key: len(_differences(groups[key][0], request)))
-        for key in nearest[:12]:
-            setting, pattern, pass_ = key
-            lengths = sorted({length_of(record) for record in groups[key]})
-            asked = ", ".join(_differences(groups[key][0], request))
-            lines.append(
-                f"  {PATTERN_NAMES[pattern]}, {PASS_NAMES[pass_]}, {names_of[setting]}: "
-                f"N = {', '.join(map(str, lengths))}" + (f"  (differs in: {asked})")
-            )
-        if len(nearest) > 12:
-            lines.append(f"  and {len(nearest) - 12} more settings")
-    lines += ["To measure it:", f"  {sweep_command(names, request)}"]
-    return "\n".join(lines)
-
-
-def _fits(record: Record, request: Request) -> bool:
-    return not _differences(record, request)
-
-
-def _differences(record: Record, request: Request) -> list[str]:
-    """Names of the requested fields, apart from length, that a record was taken without."""
-    setting = Setting.of(record)
-    asked = {
-        "pattern": (pattern_of(record), request.pattern),
-        "pass": (pass_of(record), request.pass_),
-        "key_length": (
-            setting.key_length,
-            None if request.keys == request.length else request.keys,
-        ),
-    }
-    for name in ("batch", "heads", "head_dim", "padding", "dtype", "device", "compile"):
-        asked[name] = (getattr(setting, name), getattr(request, name))
-    for name in ("threads", "scope", "machine"):
-        if getattr(request, name) is not None:
-            asked[name] = (getattr(setting, name), getattr(request, name))
-    return [name for name, (found, wanted) in asked.items() if found != wanted]
-
-
-def _circumstances(setting: Setting) -> str:
-    threads = "all threads" if setting.threads is None else f"threads={setting.threads}"
-    parts = [f"scope={setting.scope}", threads]
-    if setting.machine:
-        parts.append(f"machine={setting.machine!r}")
-    return ", ".join(parts)
-
-
-def _split_options(text: str) -> list[str]:
-    """``window=[8,8], share=kv`` at its commas outside brackets."""
-    parts, depth = [""], 0
-    for sign in text:
-        depth += (sign in "[{") - (sign in "]}")
-        if sign == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += sign
-    return [part.strip() for part in parts if part.strip()]

@@ -21,6 +21,9 @@ SURROUNDINGS = frozenset({"max_len", "grid", "seed"})
 PEER = "peer:"
 """How names of other people's implementations begin, which are raced and never picked."""
 
+NO_MIXING = "no_mixing"
+"""Name of the trained baseline whose tokens see themselves alone, which is never picked."""
+
 PATTERN_NAMES = {
     "noncausal_self": "self-attention",
     "causal_self": "causal self-attention",
@@ -168,6 +171,11 @@ def entry_name(contestant: str) -> str:
     return contestant.split(" (", 1)[0]
 
 
+def is_variant(contestant: str) -> bool:
+    """Whether it is to be ranked and recommended: not other people's, and no baseline."""
+    return not contestant.startswith(PEER) and entry_name(contestant) != NO_MIXING
+
+
 def relabel(records: Iterable[Record]) -> list[Record]:
     """Tell apart records of one name that were taken with different options.
 
@@ -197,7 +205,7 @@ def _group(record: Record) -> str:
 
 
 def _tell_apart(members: list[Record]) -> list[Record]:
-    sets = {_text(_identity(record)): _identity(record) for record in members if record.ok}
+    sets = {_text(identity(record)): identity(record) for record in members if record.ok}
     if len(sets) < 2:
         return members
     shared = set.intersection(*(set(identity) for identity in sets.values()))
@@ -205,33 +213,35 @@ def _tell_apart(members: list[Record]) -> list[Record]:
         name for name in shared if len({_text(identity[name]) for identity in sets.values()}) > 1
     )
     suffixes = {
-        _suffix(identity, differing): {name: identity[name] for name in differing}
+        suffix_of(identity, differing): {name: identity[name] for name in differing}
         for identity in sets.values()
     }
     named = []
     for record in members:
-        mine = _identity(record)
+        mine = identity(record)
         fitting = [
             suffix
             for suffix, values in suffixes.items()
-            if not any(_contradicts(mine.get(name), value) for name, value in values.items())
+            if not any(contradicts(mine.get(name), value) for name, value in values.items())
         ]
         suffix = fitting[0] if len(fitting) == 1 else ""
         named.append(replace(record, contestant=record.contestant + suffix))
     return named
 
 
-def _contradicts(requested: Any, effective: Any) -> bool:
+def contradicts(requested: Any, effective: Any) -> bool:
     """None in a request leaves the choice open."""
     return requested is not None and _text(requested) != _text(effective)
 
 
-def _identity(record: Record) -> dict[str, Any]:
+def identity(record: Record) -> dict[str, Any]:
+    """The variant and its options, without those of the surroundings."""
     kept = {name: value for name, value in record.options.items() if name not in SURROUNDINGS}
     return {"variant": record.variant, **kept}
 
 
-def _suffix(identity: Mapping[str, Any], names: list[str]) -> str:
+def suffix_of(identity: Mapping[str, Any], names: list[str]) -> str:
+    """`` (window=64)``: what joins the name of a contestant; empty without names."""
     if not names:
         return ""
     return " (" + ", ".join(f"{name}={_plain(identity[name])}" for name in names) + ")"

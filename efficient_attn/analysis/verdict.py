@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from efficient_attn.analysis.choice import AccuracyEvidence, Choice, Rejection, advised
 from efficient_attn.analysis.ratios import Ratio
+from efficient_attn.analysis.request import Request
 from efficient_attn.analysis.terminal import number
 from efficient_attn.bench.intervals import Interval
 
 
-def verdict(ranked: list[Choice], rejections: list[Rejection]) -> str:
+def verdict(ranked: list[Choice], rejections: list[Rejection], request: Request) -> str:
     """Says "Stay with full" whenever nothing ranked is shown to be faster than full."""
     if not ranked:
         reasons = "; ".join(f"{item.contestant} {item.reason}" for item in rejections)
