@@ -90,7 +90,7 @@ def plain_numbers(value: float, _position: int | None = None) -> str:
 
 
 def dark(colour: str) -> str:
-    """The same colour for a dark ground: greys turned over, the others lightened until they show."""
+    """The same colour for a dark ground: greys turned over, others lightened until they show."""
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     if red == green == blue:
         red = green = blue = 255 - red // 2

@@ -6,6 +6,7 @@ keep six significant digits: a hundred thousand records stay within a few megaby
     contestants   [name, variant, light colour, dark colour, marker, dashes]
     groups        {field: value}: pattern, pass and every field of `Setting`
     options, reasons, statuses, environments: what rows point at
+    picker        see `evidence`
     costs         one list per column of `COLUMNS`, rows ordered by group, contestant and length
     crossovers    where a contestant becomes faster than full, in words
     others        [measure, what, contestant, status, reason, created] of every other record
@@ -24,22 +25,25 @@ from typing import Any
 
 from efficient_attn.analysis.accuracy import Score, TaskScores, task_scores
 from efficient_attn.analysis.crossover import crossovers
-from efficient_attn.analysis.ratios import ratio, time_interval
+from efficient_attn.analysis.ratios import Ratio, time_interval
 from efficient_attn.analysis.roofline import roofline
 from efficient_attn.analysis.scaling import peak_bytes
 from efficient_attn.analysis.select import (
     PASS_NAMES,
     PATTERN_NAMES,
     Setting,
-    by_setting,
     contestant_order,
+    costs,
     length_of,
+    newest,
     pass_of,
     pattern_of,
 )
 from efficient_attn.bench.intervals import Interval
 from efficient_attn.bench.record import Record
 from efficient_attn.bench.workload import PASSES, PATTERNS
+from efficient_attn.plots.report.evidence import evidence
+from efficient_attn.plots.report.rounds import Rounds
 from efficient_attn.plots.style import dark, style_of
 
 COLUMNS = (
@@ -54,6 +58,7 @@ COLUMNS = (
     "ratio_low",
     "ratio_high",
     "paired",  # 1 where that ratio was formed round by round
+    "ties",  # rows of the same group and length than which it is not shown to be slower, or null
     "noisy",
     "memory",  # bytes
     "resident",  # 1 where these are the resident set, since tensor bytes are unknown
@@ -61,9 +66,17 @@ COLUMNS = (
     "share",  # of the machine's peak, 0 to 1 (above 1 in caches)
     "options",
     "reason",
+    "entrant",  # of the picker's, null where it is not to be picked
     "environment",
     "created",  # seconds since 1970
 )
+
+_MEASURED = (
+    *("median", "low", "high", "ratio", "ratio_low", "ratio_high", "paired"),
+    *("noisy", "memory", "resident", "flops", "share"),
+)
+
+Group = tuple[Setting, str, str]
 
 _PASSING = ("load_before", "load_after", "cell_seconds", "machine_peak")
 """What differs from one cell to the next without anyone having changed anything."""
@@ -89,46 +102,45 @@ def payload(records: Iterable[Record]) -> dict[str, Any]:
     Of cost records that answer the same question the newest is told; `superseded` counts the rest.
     """
     records = list(records)
-    costs = [
-        (setting, record) for setting, members in by_setting(records).items() for record in members
-    ]
-    tables = {name: _Numbers() for name in ("options", "reasons", "statuses")}
+    runs = costs(records)
+    rows = newest(runs)
+    groups, names = _groups(rows), _contestants(rows)
+    rows.sort(key=lambda row: (groups[_group(row)][0], names[row.contestant], length_of(row)))
+    tasks = task_scores(records)
+    picker, entrants = evidence(records, tasks)
+    beside = Rounds(runs, rows)
     environments = _environments(records)
-    groups = _groups(costs)
-    names = _contestants(costs)
-    costs.sort(
-        key=lambda item: (groups[_group(*item)][0], names[item[1].contestant], length_of(item[1]))
-    )
+    tables = {name: _Numbers() for name in ("options", "reasons", "statuses")}
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    fulls = {
-        (_group(setting, record), length_of(record)): record
-        for setting, record in costs
-        if record.contestant == "full" and record.ok
-    }
-    for setting, record in costs:
-        group = _group(setting, record)
-        row = {
+    for place, record in enumerate(rows):
+        cells = {
             "contestant": names[record.contestant],
-            "group": groups[group][0],
+            "group": groups[_group(record)][0],
             "length": length_of(record),
             "status": tables["statuses"].of(record.status),
             "options": tables["options"].of(json.dumps(record.options, sort_keys=True)),
             "reason": tables["reasons"].of(record.reason) if record.reason else None,
+            "entrant": entrants.get(record.key),
             "environment": environments[_circumstances(record)]["number"],
             "created": _seconds(record.created),
-            **_results(record, fulls.get((group, length_of(record)))),
+            "ties": beside.ties(place) if record.key in entrants else None,
+            **_results(record, beside.to_full(place)),
         }
         for name in COLUMNS:
-            columns[name].append(row[name])
-    tasks = task_scores(records)
+            columns[name].append(cells[name])
+    keys = {record.key: place for place, record in enumerate(rows)}
+    for ground in picker["grounds"]:
+        for entrant in ground["entrants"]:
+            entrant["first"] = keys.get(entrant["first"])
     return {
         "measures": dict(Counter(record.measure for record in records)),
-        "superseded": sum(record.measure == "cost" for record in records) - len(costs),
-        "contestants": _looks(costs, tasks),
+        "superseded": len(runs) - len(rows),
+        "contestants": _looks(rows, tasks),
         "groups": [fields for _, fields in groups.values()],
         **{name: numbers.entries for name, numbers in tables.items()},
         "environments": list(environments.values()),
         "costs": columns,
+        "picker": picker,
         "crossovers": [
             {
                 "group": groups[found.setting, found.pattern, found.pass_][0],
@@ -143,17 +155,15 @@ def payload(records: Iterable[Record]) -> dict[str, Any]:
     }
 
 
-def _group(setting: Setting, record: Record) -> tuple[Setting, str, str]:
-    return setting, pattern_of(record), pass_of(record)
+def _group(record: Record) -> Group:
+    return Setting.of(record), pattern_of(record), pass_of(record)
 
 
-def _groups(
-    costs: list[tuple[Setting, Record]],
-) -> dict[tuple[Setting, str, str], tuple[int, dict[str, Any]]]:
+def _groups(rows: list[Record]) -> dict[Group, tuple[int, dict[str, Any]]]:
     """Number and fields of each group, the one with most records first."""
-    sizes = Counter(_group(*item) for item in costs)
+    sizes = Counter(map(_group, rows))
 
-    def place(group: tuple[Setting, str, str]) -> tuple[int, int, int, str]:
+    def place(group: Group) -> tuple[int, int, int, str]:
         setting, pattern, pass_ = group
         names = PATTERNS.index(pattern), PASSES.index(pass_)  # type: ignore[arg-type]
         return -sizes[group], *names, str(setting)
@@ -164,17 +174,17 @@ def _groups(
     }
 
 
-def _contestants(costs: list[tuple[Setting, Record]]) -> dict[str, int]:
-    names = sorted({record.contestant for _, record in costs}, key=contestant_order)
+def _contestants(rows: list[Record]) -> dict[str, int]:
+    names = sorted({row.contestant for row in rows}, key=contestant_order)
     return {name: number for number, name in enumerate(names)}
 
 
-def _looks(costs: list[tuple[Setting, Record]], tasks: list[TaskScores]) -> list[list[Any]]:
+def _looks(rows: list[Record], tasks: list[TaskScores]) -> list[list[Any]]:
     """Contestants of the cost records in their order, then those that only tasks know."""
     variants = {score.contestant: score.variant for task in tasks for score in task.scores}
-    order = list(_contestants(costs))
+    order = list(_contestants(rows))
     order += sorted(set(variants) - set(order), key=contestant_order)
-    variants |= {record.contestant: record.variant for _, record in costs}
+    variants |= {row.contestant: row.variant for row in rows}
     looks = []
     for name in order:
         look = style_of(name, variants[name])
@@ -183,18 +193,15 @@ def _looks(costs: list[tuple[Setting, Record]], tasks: list[TaskScores]) -> list
     return looks
 
 
-def _results(record: Record, full: Record | None) -> dict[str, Any]:
+def _results(record: Record, to_full: Ratio | None) -> dict[str, Any]:
     if not record.ok:
-        names = COLUMNS[COLUMNS.index("median") : COLUMNS.index("share") + 1]
-        return dict.fromkeys(names)
-    time = time_interval(record)
-    beside = None if full is None or record is full else ratio(record, full)
+        return dict.fromkeys(_MEASURED)
     reached = roofline(record)
     flops = record.result["flops"]
     return {
-        **_interval("median", "low", "high", time),
-        **_interval("ratio", "ratio_low", "ratio_high", beside),
-        "paired": int(beside.paired) if beside else None,
+        **_interval("median", "low", "high", time_interval(record)),
+        **_interval("ratio", "ratio_low", "ratio_high", to_full),
+        "paired": int(to_full.paired) if to_full else None,
         "noisy": int(record.result["noisy"]),
         "memory": peak_bytes(record),
         "resident": int(record.result["peak_tensor_bytes"] is None),
@@ -291,6 +298,7 @@ def _task(task: TaskScores) -> dict[str, Any]:
         "name": task.name,
         "length": task.length,
         "pattern": task.pattern,
+        "capability": task.capability,
         "metric": task.metric,
         "direction": task.direction,
         "higher": task.higher_is_better,
@@ -302,6 +310,7 @@ def _task(task: TaskScores) -> dict[str, Any]:
 def _score(score: Score) -> dict[str, Any]:
     return {
         "contestant": score.contestant,
+        "variant": score.variant,
         "options": score.options,
         "status": score.status,
         "reason": score.reason,
