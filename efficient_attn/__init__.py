@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from efficient_attn.analysis.ask import pick
     from efficient_attn.attention import (
         MultiHeadAttention,
         UnsupportedAttention,
@@ -28,6 +29,7 @@ __all__ = [
     "attention",
     "describe",
     "list_variants",
+    "pick",
     "register_variant",
 ]
 
@@ -35,6 +37,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "pick":
+        globals()[name] = import_module("efficient_attn.analysis.ask").pick
+        return globals()[name]
     package = import_module("efficient_attn.attention")
     # `attention` is the package itself: it can be called (see there), so that
     # `ea.attention(q, k, v)` and `import efficient_attn.attention.masks` both mean what they say.

@@ -158,17 +158,23 @@ def _parser() -> argparse.ArgumentParser:
         "Rank the variants for a workload, with the evidence.",
         "efficient-attn pick --length 8192 --pattern causal_self --from results/demo",
     )
-    pick.add_argument("--length", type=int, required=True, help="queries N")
+    pick.add_argument("--length", type=int, help="queries N")
+    pick.add_argument(
+        "--lengths",
+        metavar="FILE",
+        help="instead: lengths that occur, one a line or LENGTH<TAB>COUNT, or JSON",
+    )
     pick.add_argument("--pattern", choices=PATTERNS, default="noncausal_self")
     pick.add_argument(
         "--from",
         dest="results",
-        default="results/demo",
         metavar="RESULTS",
-        help="folder of records (default: results/demo)",
+        help="folder of records (default: results/reference-cpu of the repository)",
     )
     for flag, default in (("batch", 1), ("heads", 8), ("head-dim", 64)):
         pick.add_argument(f"--{flag}", type=int, default=default, help=f"default: {default}")
+    pick.add_argument("--key-length", type=int, help="keys M, for cross patterns (default: N)")
+    pick.add_argument("--padding", type=float, default=0.0, help="share of masked keys, in [0, 1)")
     pick.add_argument(
         "--dtype",
         choices=("float32", "bfloat16", "float16", "float64"),
@@ -176,16 +182,47 @@ def _parser() -> argparse.ArgumentParser:
         help="default: float32",
     )
     pick.add_argument("--device", default="cpu", help="default: cpu")
+    pick.add_argument("--threads", type=int, help="of the CPU (default: as was measured)")
+    pick.add_argument(
+        "--scope",
+        choices=("core", "module", "block"),
+        help="what is timed: attention alone, with its projections, a layer (default: as measured)",
+    )
     pick.add_argument(
         "--pass",
         dest="pass_",
-        choices=("forward", "forward_backward"),
+        choices=("forward", "forward_backward", "train_step", "prefill", "decode"),
         default="forward",
-        help="inference or a training step (default: forward)",
+        help="default: forward",
     )
     pick.add_argument("--memory-gb", type=float, help="reject what needs more, in GiB")
     pick.add_argument("--milliseconds", type=float, help="reject what takes longer per pass")
     pick.add_argument("--need-weights", action="store_true", help="attention weights are needed")
+    pick.add_argument(
+        "--exact-only", action="store_true", help="only what is softmax attention by definition"
+    )
+    pick.add_argument(
+        "--needs",
+        nargs="+",
+        default=[],
+        metavar="CAPABILITY=WEIGHT",
+        help="of recall, locality, hierarchy, 2d and alignment, with weights: recall=2 locality=1",
+    )
+    pick.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.95,
+        help="share of full's lead in what is needed that must be kept (default: 0.95)",
+    )
+    pick.add_argument(
+        "--measure", action="store_true", help="time the first three and full here, now"
+    )
+    pick.add_argument(
+        "--into",
+        default="results/pick",
+        metavar="FOLDER",
+        help="for the records of --measure (default: results/pick)",
+    )
     _json_flag(pick)
 
     compare = word(

@@ -41,7 +41,7 @@ class Choice:
     to_full, to_best: time over that of the contestant ``full``, and of the first choice; None for
         themselves and where there is none to compare with.
     tied: its ratio to the first choice does not exclude 1.
-    overrides: words for `efficient-attn sweep` that measure this choice alone, quoted for a shell.
+    overrides: words for `efficient-attn sweep` that measure this choice alone.
     exact: it is softmax attention by definition at this size.
     kept: what it keeps of the capabilities that matter; None when the request names none.
     """

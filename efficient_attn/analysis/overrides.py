@@ -19,11 +19,16 @@ def sweep_command(candidates: Iterable[Candidate], request: Request) -> str:
     candidates: name, variant and options. Options that the name has in brackets are repeated, and
     knobs; a contestant that stands there with several values is measured with each.
     """
-    return " ".join(["efficient-attn sweep", *sweep_words(candidates, request)])
+    return " ".join(["efficient-attn sweep", *map(quoted, sweep_words(candidates, request))])
+
+
+def quoted(word: str) -> str:
+    """A word of Hydra as a shell takes it."""
+    return f"'{word}'" if word.startswith("attention") else word
 
 
 def sweep_words(candidates: Iterable[Candidate], request: Request) -> list[str]:
-    """The overrides of `sweep_command`, quoted for a shell where they need it."""
+    """The overrides of `sweep_command`, one a word."""
     options: dict[str, dict[str, list[str]]] = {}
     for name, variant, given in candidates:
         entry, _, rest = name.partition(" (")
@@ -57,10 +62,10 @@ def sweep_words(candidates: Iterable[Candidate], request: Request) -> list[str]:
     if request.compile:
         asked["compile"] = "true"
     return [
-        f"'attention=[{','.join(options)}]'",
+        f"attention=[{','.join(options)}]",
         *(f"workload.{name}={value}" for name, value in asked.items()),
         *(
-            f"'attention.{entry}.{option}={','.join(values)}'"
+            f"attention.{entry}.{option}={','.join(values)}"
             for entry, given in options.items()
             for option, values in given.items()
         ),

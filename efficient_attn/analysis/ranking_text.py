@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from efficient_attn.analysis.choice import AccuracyEvidence, Choice, Ranking
+from efficient_attn.analysis.overrides import quoted
 from efficient_attn.analysis.ratios import Ratio
 from efficient_attn.analysis.terminal import ABSENT, GIB, MIB, console, number
 from efficient_attn.bench.intervals import Interval
@@ -29,11 +30,13 @@ def print_ranking(ranking: Ranking, file: TextIO | None = None) -> None:
     if ranking.advised is not None:
         _say(out, f"\nTo use {ranking.advised.contestant}:\n")
         _say(out, ranking.advised.snippet)
+        _say(out, "The same as overrides of a sweep:")
+        _say(out, f"  {' '.join(map(quoted, ranking.advised.overrides))}\n")
     _say(out, f"To measure this workload:\n  {ranking.command}")
 
 
 def ranking_table(ranking: Ranking) -> Table:
-    """Choices × evidence, time, ratio to full, memory and the score on every fitting task."""
+    """Choices × evidence, time, ratio to full, memory, what it keeps, and scores on every task."""
     tasks = list(
         dict.fromkeys(evidence.task for choice in ranking.choices for evidence in choice.accuracy)
     )
@@ -43,6 +46,11 @@ def ranking_table(ranking: Ranking) -> Table:
         table.add_column(title, overflow="fold")
     for title in ("ms (95 %)", "× full (95 %)", "peak memory"):
         table.add_column(title, justify="right", overflow="fold")
+    needs = list(ranking.request.needs)
+    if needs:
+        table.add_column("keeps (95 %)", justify="right", overflow="fold")
+    for need in needs:
+        table.add_column(Text(f"of {need}"), justify="right", overflow="fold")
     for task in tasks:
         table.add_column(Text(task), justify="right", overflow="fold")
     for place, choice in enumerate(ranking.choices, start=1):
@@ -53,6 +61,7 @@ def ranking_table(ranking: Ranking) -> Table:
             _time(choice),
             _ratio(choice),
             _memory(choice),
+            *_kept(choice),
             *(_accuracy(choice, task) for task in tasks),
         ]
         table.add_row(*map(Text, cells))
@@ -80,6 +89,21 @@ def _memory(choice: Choice) -> str:
     if choice.memory_bytes >= GIB:
         return f"{_mark(choice)}{number(choice.memory_bytes / GIB)} GiB"
     return f"{_mark(choice)}{number(choice.memory_bytes / MIB)} MiB"
+
+
+def _kept(choice: Choice) -> list[str]:
+    """The weighted share and that of each capability; none where nothing was asked."""
+    if choice.kept is None:
+        return []
+    shares = [choice.kept.share, *(one.share for one in choice.kept.by_capability)]
+    return [
+        "not measured"
+        if share is None
+        else f"{share.value:.0%}"
+        if share.low == share.high
+        else f"{share.value:.0%} ({share.low:.0%}–{share.high:.0%})"
+        for share in shares
+    ]
 
 
 def _accuracy(choice: Choice, task: str) -> str:

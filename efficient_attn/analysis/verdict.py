@@ -16,6 +16,8 @@ def verdict(ranked: list[Choice], rejections: list[Rejection], request: Request)
         return f"Nothing fits: {reasons}."
     best = ranked[0]
     sentences = [_lead(best, ranked, rejections)]
+    if request.needs:
+        sentences += _needs(best, ranked, request)
     stay = advised(ranked)
     tied = [choice.contestant for choice in ranked if choice.tied and choice is not stay]
     if tied:
@@ -38,6 +40,8 @@ def _lead(best: Choice, ranked: list[Choice], rejections: list[Rejection]) -> st
         name = "" if best.contestant == "full" else f" (entered as {best.contestant})"
         if len(ranked) == 1:
             return f"Stay with full{name}: nothing else fits."
+        if any(not choice.enough for choice in ranked):
+            return f"Stay with full{name}: nothing faster is shown to keep enough of what matters."
         return f"Stay with full{name}: nothing ranked here is faster."
     if full is None or best.to_full is None:
         out = next((item.reason for item in rejections if item.contestant == "full"), None)
@@ -49,6 +53,33 @@ def _lead(best: Choice, ranked: list[Choice], rejections: list[Rejection]) -> st
             "which does not exclude equal speed."
         )
     return f"Take {best.contestant}: it needs {_times(best.to_full)} the time of full."
+
+
+def _needs(best: Choice, ranked: list[Choice], request: Request) -> list[str]:
+    """What the first choice keeps, and what the faster ones do that do not keep enough."""
+    listed = _listed(list(request.needs))
+    if not best.enough:
+        sentences = [f"Nothing that fits is shown to keep {request.tolerance:.0%} in {listed}."]
+        return [*sentences, f"{best.contestant} {_keeps(best)}."]
+    sentences = [] if best.exact else [f"Of full's lead in {listed} it {_keeps(best)}."]
+    faster = [
+        f"{choice.contestant} ({_keeps(choice)})"
+        for choice in ranked
+        if not choice.enough and choice.to_best is not None and choice.to_best.high < 1
+    ]
+    if faster:
+        sentences.append(f"Faster, but not shown to keep enough: {_listed(faster)}.")
+    return sentences
+
+
+def _keeps(choice: Choice) -> str:
+    if choice.kept is None:
+        return "was not asked what it keeps"
+    if choice.kept.share is None:
+        unknown = [one.capability for one in choice.kept.by_capability if one.share is None]
+        return f"was not measured in {_listed(unknown)}"
+    share = choice.kept.share
+    return f"keeps {share.value:.0%} ({share.low:.0%}–{share.high:.0%})"
 
 
 def _loses(choice: Choice) -> bool:

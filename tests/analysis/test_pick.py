@@ -182,8 +182,10 @@ def test_unsupported_everywhere_is_the_reason_at_any_length() -> None:
 
 
 def test_a_contestant_known_from_other_workloads_has_no_record() -> None:
-    records = [*pair(0.5, 1.0), cost("local_window", batch=9)]
+    records = [*pair(0.5, 1.0), cost("local_window", dtype="bfloat16")]
     assert "no record of this workload" in reason(pick(records, Request(1024)), "local_window")
+    records = [*pair(0.5, 1.0), cost("local_window", batch=9)]
+    assert "too few to predict from" in reason(pick(records, Request(1024)), "local_window")
 
 
 def test_the_memory_limit_is_hard() -> None:
@@ -258,14 +260,17 @@ def test_machines_and_threads_are_not_mixed() -> None:
     assert [choice.contestant for choice in only.choices] == ["full"]
 
 
-def test_cross_requests_need_their_own_number_of_keys() -> None:
+def test_another_number_of_keys_is_extrapolated() -> None:
     records = [
         cost("full", n, pattern="noncausal_cross", key_length=77) for n in (256, 512, 1024, 2048)
     ]
     found = pick(records, Request(1024, pattern="noncausal_cross", key_length=77))
     assert found.choices[0].measured
-    with pytest.raises(NothingMeasured):
-        pick(records, Request(1024, pattern="noncausal_cross"))
+    (guess,) = pick(records, Request(1024, pattern="noncausal_cross")).choices
+    assert guess.evidence == "extrapolated"
+    assert "keys per query" in str(guess.fit)
+    with pytest.raises(NothingMeasured, match="pattern"):
+        pick(records, Request(1024))
 
 
 def test_nothing_measured_says_what_there_is_and_how_to_measure() -> None:
@@ -274,7 +279,7 @@ def test_nothing_measured_says_what_there_is_and_how_to_measure() -> None:
     text = str(caught.value)
     assert "batch 7" in text
     assert "256, 512, 1024, 2048" in text
-    assert "differs in: batch, dtype" in text
+    assert "differs in: dtype" in text
     assert "efficient-attn sweep 'attention=[full,full_naive,linformer" in text
     assert "workload.batch=7" in text
     assert "workload.dtype=bfloat16" in text
@@ -365,14 +370,14 @@ def test_the_answer_is_plain_data() -> None:
     assert values["choices"][0]["time"]["low"] > 0
 
 
-def test_a_thousand_records_are_judged_within_a_second() -> None:
+def test_a_thousand_records_take_less_than_two_seconds_of_work() -> None:
     lengths = [64 * i for i in range(1, 43)]
     records = cells(lengths)
     assert len(records) >= 1000
-    start = time.perf_counter()
+    start = time.process_time()
     pick(records, Request(5000))
     pick(records, Request(1024))
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 def test_judging_needs_no_torch() -> None:
