@@ -16,7 +16,7 @@ from efficient_attn.bench.record import Record
 from efficient_attn.bench.store import Store
 from efficient_attn.plots.report.payload import payload
 
-SCRIPTS = ("base", "chart", "table", "curves", "accuracy", "records", "page")
+SCRIPTS = ("base", "chart", "table", "curves", "accuracy", "records", "rule", "picker", "page")
 """In this order they make up the page's one script."""
 
 
@@ -39,7 +39,7 @@ def report(
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder: name a file, e.g. {target / 'report.html'}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = page(records, title=store.folder.resolve().name, left_out=store.warnings)
+    text = page(records, store.folder.resolve().name, str(store.folder), store.warnings)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -49,11 +49,17 @@ def report(
     return target, store.warnings
 
 
-def page(records: Iterable[Record], title: str, left_out: Iterable[str] = ()) -> str:
-    """The HTML of a report. left_out: why which files of the folder are not in it."""
+def page(
+    records: Iterable[Record], title: str, folder: str = "RESULTS", left_out: Iterable[str] = ()
+) -> str:
+    """The HTML of a report.
+
+    folder: where its commands look for the records. left_out: why which files are not in it.
+    """
     told = {
         **payload(records),
         "title": title,
+        "folder": folder,
         "version": __version__,
         "left_out": list(left_out),
     }

@@ -2,6 +2,7 @@
 
 let data = null; // the payload, see payload.py
 const rowsOf = []; // rows of each group, by contestant and length
+const rowsByPlace = [];
 const looks = new Map(); // by contestant
 
 const MIB = 2 ** 20;
@@ -50,10 +51,12 @@ function readRows() {
   for (let i = 0; i < costs.length.length; i++) {
     const row = {};
     for (const name of names) row[name] = costs[name][i];
+    row.place = i;
     row.name = data.contestants[row.contestant][0];
     row.status = data.statuses[row.status];
     row.reason = row.reason === null ? null : data.reasons[row.reason];
     rowsOf[row.group].push(row);
+    rowsByPlace.push(row);
   }
 }
 

@@ -71,6 +71,7 @@ async function start() {
   data = await unpack();
   readRows();
   for (const section of document.querySelectorAll("main > section")) section.hidden = false;
+  picker.start();
   curves.start();
   accuracy.start();
   records.start();

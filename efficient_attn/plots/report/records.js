@@ -54,6 +54,7 @@ const records = {
     const group = (row) => data.groups[row.group];
     const word = (field, label) => ({ key: field, label, filter: true, get: (row) => valueName(field, group(row)[field]) });
     const fields = Object.keys(FIELDS).filter((field) => !["pattern", "pass"].includes(field) && curves.varies(field));
+    const options = data.options.map((text) => Object.entries(JSON.parse(text)).filter(([, value]) => value !== null).map(([name, value]) => `${name}=${plainText(value)}`).join(", "));
     const numeric = (key, label, get, show) => ({ key, label, get, show, number: true });
     new DataTable(host, {
       label: "Measurements",
@@ -71,9 +72,9 @@ const records = {
         numeric("flops", "GFLOP", (row) => row.flops, (row) => (row.flops === null ? null : number(row.flops / 1e9))),
         numeric("share", "% of peak", (row) => row.share, (row) => (row.share === null ? null : number(100 * row.share))),
         ...fields.map((field) => word(field, FIELDS[field])),
-        { key: "options", label: "options", long: true, get: (row) => data.options[row.options], show: (row) => el("code", {}, data.options[row.options]) },
+        { key: "options", label: "options", get: (row) => options[row.options] },
         { key: "created", label: "taken, UTC", get: (row) => row.created, show: (row) => day(row.created) },
-      ],
+      ].filter((column) => !column.number || this.rows.some((row) => column.get(row) !== null)),
     });
   },
 

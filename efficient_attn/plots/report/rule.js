@@ -179,7 +179,7 @@ function costOf(entrant, options, request) {
     const time = { value: row.median, low: row.low ?? -Infinity, high: row.high ?? Infinity };
     return { evidence: "measured", time, memory: row.memory, noisy: Boolean(row.noisy), row };
   }
-  if (!entrant.done.length) return failure(rowAt(entrant.first));
+  if (!entrant.done.length) return failure(rowsByPlace[entrant.first]);
   const size = { ...request, knob: knob(entrant.variant, options, request.length, request.keys, request.causal) };
   const reason = blocked(entrant, size);
   if (reason) return reason;
@@ -243,7 +243,7 @@ function judged(entrant, request) {
   }
   const tell = (options) => judge(entrant, options, request);
   const found = [...atSize(entrant, request).values()].map((row) => tell(row.set));
-  if (entrant.usual === null) return found.length ? found : [tell(rowAt(entrant.first).set)];
+  if (entrant.usual === null) return found.length ? found : [tell(rowsByPlace[entrant.first].set)];
   const own = (options) => plainText(ownOf(entrant.variant, options));
   const known = new Set(found.map((one) => own(one.options)));
   const fresh = (sets) => sets.filter((options) => !known.has(own(options)));

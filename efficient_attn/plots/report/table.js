@@ -1,6 +1,6 @@
 // Tables to sort, filter and leaf through; the rows stay data, only one page of them is drawn.
 
-const PAGE = 50;
+const PAGE = 25;
 
 // columns: [{key, label, get(row), show?(row) → text or node, number?, filter?, long?}]; prefix: of
 // the table's names in the address. A filter is a list of the column's values to choose from.
@@ -100,7 +100,7 @@ class DataTable {
     const rows = this.chosen.slice(first, first + PAGE).map((row) =>
       el("tr", {}, this.columns.map((column) => {
         const shown = column.show ? column.show(row) : column.get(row);
-        return el("td", { class: column.number ? "number" : column.long ? "long" : null }, shown ?? ABSENT);
+        return el("td", { class: column.number ? "number" : column.long ? "long" : "word" }, shown ?? ABSENT);
       })));
     refill(this.body, scrollable(this.label, el("table", {},
       el("caption", { class: "hidden-text" }, this.label),
@@ -141,7 +141,8 @@ function compare(a, b) {
 function plainTable(label, head, rows, numbers = []) {
   const cell = (value, column) => {
     const kind = { class: numbers.includes(column) ? "number" : null };
-    return column ? el("td", kind, value ?? ABSENT) : el("th", { scope: "row" }, value ?? ABSENT);
+    const empty = value === null || value === undefined || value.length === 0;
+    return column ? el("td", kind, empty ? ABSENT : value) : el("th", { scope: "row" }, value ?? ABSENT);
   };
   return scrollable(label, el("table", {},
     el("caption", { class: "hidden-text" }, label),
