@@ -85,10 +85,11 @@ function predicted(model, size) {
   const physics = sum(Object.entries(model.weights).map(([name, weight]) => weight * TERMS[name](size)));
   const value = physics * Math.exp(correction);
   const beyond = u.map((at, axis) => Math.max(model.low[axis] - at, at - model.high[axis], 0)).map((far) => (far < 1e-9 ? 0 : far));
-  const width = Math.sqrt(model.noise ** 2 + model.spread ** 2 * (1 - nearest));
-  const h = model.quantile * width * (1 + sum(beyond) / 2);
+  const width = Math.sqrt(model.noise ** 2 + model.spread ** 2 * (1 - nearest)) * (1 + sum(beyond) / 2);
+  const h = model.quantile * width;
   const outside = data.picker.axes.filter((_, axis) => beyond[axis] > 0);
-  return { value, low: value * Math.exp(-h), high: value * Math.exp(h), outside };
+  const pair_width = model.pair_quantile * width;
+  return { value, low: value * Math.exp(-h), high: value * Math.exp(h), pair_width, outside };
 }
 
 // What a contestant keeps of full's lead in what matters.
@@ -287,7 +288,12 @@ function named(found) {
   });
 }
 
+// Of two times of which one at least is predicted.
 function quotient(one, other) {
+  if (one.pair_width !== undefined && other.pair_width !== undefined) {
+    const [value, width] = [one.value / other.value, Math.hypot(one.pair_width, other.pair_width)];
+    return { value, low: value * Math.exp(-width), high: value * Math.exp(width), paired: false };
+  }
   const log = (large, small) => (small > 0 && Number.isFinite(large) ? Math.log(large / small) : Infinity);
   const value = one.value / other.value;
   const low = Math.hypot(log(one.value, one.low), log(other.high, other.value));
