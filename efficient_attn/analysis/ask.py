@@ -58,8 +58,7 @@ def make_request(
         raise ValueError("give either a length or lengths (a file of those that occur)")
     if lengths is None:
         return Request(length, **request)  # type: ignore[arg-type]
-    from_file = isinstance(lengths, (str, Path))
-    shares = read_lengths(lengths) if from_file else joined(Counter(lengths))
+    shares = read_lengths(lengths) if isinstance(lengths, (str, Path)) else joined(Counter(lengths))
     return Request(max(n for n, _ in shares), lengths=shares, **request)
 
 

@@ -41,6 +41,7 @@ class Choice:
     to_full, to_best: time over that of the contestant ``full``, and of the first choice; None for
         themselves and where there is none to compare with.
     tied: its ratio to the first choice does not exclude 1.
+    pair_width: of a prediction, as in `predict`: two of them tell the range of their ratio.
     overrides: words for `efficient-attn sweep` that measure this choice alone.
     exact: it is softmax attention by definition at this size.
     kept: what it keeps of the capabilities that matter; None when the request names none.
@@ -59,6 +60,7 @@ class Choice:
     to_full: Ratio | None = None
     to_best: Ratio | None = None
     tied: bool = False
+    pair_width: float | None = None
     overrides: list[str] = field(default_factory=list)
     exact: bool = False
     kept: Kept | None = None

@@ -9,10 +9,11 @@ from typing import Any
 from efficient_attn.analysis.accuracy import Score, TaskScores
 from efficient_attn.analysis.candidates import judged, measured_records
 from efficient_attn.analysis.choice import AccuracyEvidence, Choice, Rejection
+from efficient_attn.analysis.cost_fit import MIN_LENGTHS
 from efficient_attn.analysis.kept import Evidence, Kept, kept
 from efficient_attn.analysis.knobs import is_exact, knob
 from efficient_attn.analysis.overrides import sweep_words
-from efficient_attn.analysis.predict import MIN_LENGTHS, CostModel, Predicted, Size
+from efficient_attn.analysis.predict import CostModel, Predicted, Size
 from efficient_attn.analysis.ratios import time_interval
 from efficient_attn.analysis.request import Request
 from efficient_attn.analysis.rivals import Entrant, Rivals, size_of, size_with
@@ -48,6 +49,7 @@ class Cost:
     memory: float | None
     noisy: bool
     fit: str | None = None
+    pair_width: float | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ class Case:
             memory_bytes=cost.memory,
             noisy=cost.noisy,
             fit=cost.fit,
+            pair_width=cost.pair_width,
             accuracy=tuple(_accuracy(entrant, options, self.tasks)),
             snippet=snippet(entrant.variant, options, request),
             overrides=sweep_words([(entrant.name, entrant.variant, options)], request),
@@ -188,6 +191,7 @@ def _predicted(
         None if memory is None else max(memory.at(size).value for size in sizes),
         noisy,
         f"{model}" + (f"; not measured at such: {', '.join(outside)}" if outside else ""),
+        max(time.pair_width for time in times),
     )
 
 

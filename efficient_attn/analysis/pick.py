@@ -14,12 +14,13 @@ The rule, from the records of one ground (`rivals`: pattern class, pass, number 
 4. Within both, the fastest first: by time, or by the ratio to full where all were measured in one
    cell with it, since paired ratios are free of drift.
 5. A choice that keeps enough ties with the first when its ratio to that does not exclude 1: the
-   median of ratios by round within one cell, else the quotient with its range (`ratios`). Where
-   full ties with the first, full is advised.
+   median of ratios by round within one cell; of two predictions the ratio of `predict`; else the
+   quotient of two times with its range (`ratios`). Where full ties with the first, full is advised.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -31,7 +32,7 @@ from efficient_attn.analysis.judge import Case
 from efficient_attn.analysis.kept import evidence_of
 from efficient_attn.analysis.matching import NothingMeasured, matching
 from efficient_attn.analysis.overrides import sweep_command
-from efficient_attn.analysis.ratios import Ratio, divide, quotient, ratio
+from efficient_attn.analysis.ratios import Ratio, divide, quotient, ratio, spread
 from efficient_attn.analysis.request import Request
 from efficient_attn.analysis.rivals import Rivals
 from efficient_attn.analysis.select import (
@@ -154,6 +155,8 @@ def _beside(choice: Choice, best: Choice, done: dict[str, list[Record]]) -> Choi
 
 
 def _ratio(choice: Choice, other: Choice, done: dict[str, list[Record]]) -> Ratio:
+    if choice.pair_width is not None and other.pair_width is not None:
+        return spread(choice.time, other.time, math.hypot(choice.pair_width, other.pair_width))
     if not (choice.measured and other.measured):
         return quotient(choice.time, other.time)
     mine, theirs = done[choice.contestant], done[other.contestant]

@@ -57,8 +57,14 @@ def divide(one: Interval, other: Interval) -> Ratio:
     return Ratio(one.value / other.value, low, high, n, confidence, paired=False)
 
 
+def spread(one: Interval, other: Interval, width: float) -> Ratio:
+    """Quotient of two predicted values, within a factor exp(±width)."""
+    value, n = one.value / other.value, min(one.n, other.n)
+    return Ratio(value, value * _exp(-width), value * _exp(width), n, 0.0, paired=False)
+
+
 def quotient(one: Interval, other: Interval) -> Ratio:
-    """Quotient of two positive values of which one at least is predicted.
+    """Quotient of two positive values of which one is predicted.
 
     Their errors are taken as independent: relative widths towards each end add in quadrature.
     """

@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from efficient_attn.analysis.cost_fit import Point, fit_rivals
 from efficient_attn.analysis.knobs import KNOBS, knob
-from efficient_attn.analysis.predict import CostModel, Point, Size, fit_rivals
+from efficient_attn.analysis.predict import CostModel, Size
 from efficient_attn.analysis.ratios import time_interval
 from efficient_attn.analysis.scaling import peak_bytes
 from efficient_attn.analysis.select import (
@@ -218,7 +219,7 @@ def _agree(mine: Mapping[str, Any], other: Mapping[str, Any], *, exact: bool) ->
 def _point(size: Size, record: Record, quantity: str) -> Point | None:
     if quantity == "memory":
         peak = peak_bytes(record)
-        return Point(size, float(peak)) if peak else None
+        return Point(size, float(peak), cell=record.cell) if peak else None
     time = time_interval(record)
     noise = (time.high - time.low) / (_STANDARD_ERRORS * time.value) if time.known else 0.0
-    return Point(size, time.value, noise)
+    return Point(size, time.value, noise, record.cell)
