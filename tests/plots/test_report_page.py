@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +15,6 @@ from urllib.parse import urlencode
 import pytest
 from synthetic import TIMES, accuracy, cells, cost, scores
 
-from efficient_attn.analysis.terminal import number
 from efficient_attn.bench.record import Record
 from efficient_attn.bench.store import Store
 from efficient_attn.cli import main
@@ -214,12 +214,12 @@ def test_the_picker_ranks_as_the_command_does(visit: Opener, folder: Path, capsy
         assert names == [choice["contestant"] for choice in expected["choices"]], one
         for text, choice in zip(shown, expected["choices"], strict=True):
             assert choice["evidence"] in text, one
-            assert digits(choice["time"]["value"]) in text, (one, choice["time"], text)
+            assert told(choice["time"]["value"], text), (one, choice["time"], text)
             assert ("ties with the first" in text) == choice["tied"], one
             if choice["to_full"]:
-                assert digits(choice["to_full"]["value"]) in text, one
+                assert told(choice["to_full"]["value"], text), one
             if choice["memory_bytes"]:
-                assert digits(choice["memory_bytes"] / 2**20) in text, one
+                assert told(choice["memory_bytes"] / 2**20, text), one
             if choice["kept"]:
                 share = choice["kept"]["share"]
                 assert ("not measured" if share is None else "%") in text
@@ -243,14 +243,15 @@ def test_the_picker_ranks_as_the_command_does(visit: Opener, folder: Path, capsy
         seen["choices"] += len(names)
         seen["rejections"] += len(out)
     # The draw asks for everything there is to answer.
-    assert min(seen["choices"], seen["rejections"], seen["guesses"], seen["keeps"]) > 20
-    assert seen["ties"] > 3
+    counts = [seen[name] for name in ("choices", "rejections", "guesses", "keeps", "ties")]
+    assert min(counts) >= 5, seen
     assert len(seen["knobs"]) > 6
 
 
-def digits(value: float) -> str:
-    """As the page writes numbers: those of the terminal, with separators from ten thousand on."""
-    return number(value) if value < 1e4 else f"{round(value):,}"
+def told(value: float, text: str) -> bool:
+    """Whether three significant digits of a value stand in a text."""
+    numbers = [float(found.replace(",", "")) for found in re.findall(r"\d[\d,]*\.?\d*", text)]
+    return any(number == pytest.approx(value, rel=5.1e-3) for number in numbers)
 
 
 def test_what_was_not_measured_gives_the_command_that_measures_it(visit: Opener) -> None:
@@ -353,7 +354,7 @@ def test_the_chart_zooms_by_mouse_keys_and_buttons(visit: Opener) -> None:
     ticks = "#curves-chart text"
 
     def lengths() -> list[str]:
-        return [text for text in tab.locator(ticks).all_inner_texts() if text in ("128", "4096")]
+        return [text for text in tab.locator(ticks).all_text_contents() if text in ("128", "4096")]
 
     assert lengths() == ["128", "4096"]
     tab.locator("#curves-chart").scroll_into_view_if_needed()
@@ -408,6 +409,7 @@ def test_the_theme_follows_the_system_until_the_switch(visit: Opener, scheme: st
     assert tab.get_attribute("#theme", "aria-pressed") == str(scheme == "dark").lower()
     tab.click("#theme")
     assert tab.evaluate(ground) == (light if scheme == "dark" else dark)
+    tab.wait_for_function("location.hash.includes('theme=')")
     tab.reload()
     tab.wait_for_selector("html[data-ready]")
     assert tab.evaluate(ground) == (light if scheme == "dark" else dark)

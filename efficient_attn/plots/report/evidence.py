@@ -17,9 +17,10 @@ from typing import Any
 
 from efficient_attn.analysis.accuracy import TaskScores
 from efficient_attn.analysis.candidates import knob_grid
+from efficient_attn.analysis.cost_fit import MIN_LENGTHS
 from efficient_attn.analysis.kept import evidence_of
 from efficient_attn.analysis.knobs import KNOBS
-from efficient_attn.analysis.predict import AXES, LONGEST, MIN_LENGTHS
+from efficient_attn.analysis.predict import AXES, LONGEST
 from efficient_attn.analysis.request import CAPABILITIES, TOLERANCE
 from efficient_attn.analysis.rivals import Rivals, grounds
 from efficient_attn.analysis.select import (

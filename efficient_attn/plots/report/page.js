@@ -6,29 +6,22 @@ async function unpack() {
   return JSON.parse(await new Response(stream).text());
 }
 
+// The system's choice holds until the switch is used; then the address keeps it.
 function theme() {
   const button = $("theme");
   const root = document.documentElement;
   const wanted = matchMedia("(prefers-color-scheme: dark)");
   const show = () => {
+    root.dataset.theme = state.get("theme");
     const dark = root.dataset.theme ? root.dataset.theme === "dark" : wanted.matches;
     button.setAttribute("aria-pressed", String(dark));
   };
-  try {
-    root.dataset.theme = localStorage.getItem("theme") ?? "";
-  } catch {
-    // Some browsers keep nothing for files: the system's choice holds.
-  }
   button.addEventListener("click", () => {
-    root.dataset.theme = button.getAttribute("aria-pressed") === "true" ? "light" : "dark";
-    try {
-      localStorage.setItem("theme", root.dataset.theme);
-    } catch {
-      // As above.
-    }
+    state.set({ theme: button.getAttribute("aria-pressed") === "true" ? "light" : "dark" });
     show();
   });
   wanted.addEventListener("change", show);
+  state.onRestore(show);
   show();
 }
 
@@ -66,8 +59,8 @@ function sections() {
 }
 
 async function start() {
-  theme();
   state.read();
+  theme();
   data = await unpack();
   readRows();
   for (const section of document.querySelectorAll("main > section")) section.hidden = false;
