@@ -56,6 +56,7 @@ _COMMANDS = {
     "show": ("show", "main"),
     "sweep": ("sweep", "main"),
     "plot": ("plot", "main"),
+    "report": ("report", "main"),
     "pick": ("pick", "main"),
     "compare": ("compare", "main"),
     "export": ("export", "main"),
@@ -143,6 +144,14 @@ def _parser() -> argparse.ArgumentParser:
     plot.add_argument("results", help="folder that a sweep wrote")
     plot.add_argument("--out", help="folder for the figures (default: RESULTS/figures)")
     _format_flag(plot)
+
+    report = word(
+        "report",
+        "Write one HTML page that needs no network: curves, tables, failures, and a picker.",
+        "efficient-attn report results/demo --out report.html",
+    )
+    report.add_argument("results", help="folder that a sweep wrote")
+    report.add_argument("--out", help="file (default: RESULTS/report.html)")
 
     pick = word(
         "pick",

@@ -40,7 +40,7 @@ def judged(entrant: Entrant, request: Request, judge: Judge) -> list[Choice | Re
     def fresh(values: list[Options]) -> Iterator[Options]:
         return (options for options in values if str(_own(entrant, options)) not in known)
 
-    others = [with_knob(entrant.variant, usual, value) for value in _grid(entrant)]
+    others = [with_knob(entrant.variant, usual, value) for value in knob_grid(entrant)]
     if request.needs:
         verdicts = [judge(options) for options in fresh([usual, *others])]
         able = [one for one in verdicts if isinstance(one, Choice) and one.enough]
@@ -108,7 +108,7 @@ def _own(entrant: Entrant, options: Options) -> Any:
     return options.get(KNOBS.get(entrant.variant, ""))
 
 
-def _grid(entrant: Entrant) -> list[int]:
+def knob_grid(entrant: Entrant) -> list[int]:
     """Powers of two inside the measured range of the knob, ascending; none for tokens on a grid."""
     name = entrant.knob
     if name is None or any(record.options.get("grid") for record in entrant.done):

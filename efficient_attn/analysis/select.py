@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from efficient_attn.bench.record import Record
@@ -61,20 +62,7 @@ class Setting:
 
     @classmethod
     def of(cls, record: Record) -> Setting:
-        work = Workload.from_dict(record.request)
-        return cls(
-            batch=work.batch,
-            heads=work.heads,
-            head_dim=work.head_dim,
-            key_length=None if work.keys == work.length else work.keys,
-            padding=work.padding,
-            dtype=work.dtype,
-            device=work.device,
-            threads=work.threads,
-            scope=work.scope,
-            compile=work.compile,
-            machine=machine(record),
-        )
+        return _setting(Workload.from_dict(record.request), machine(record))
 
     def __str__(self) -> str:
         parts = [f"batch {self.batch}", f"{self.heads} heads × {self.head_dim}", self.dtype]
@@ -87,6 +75,23 @@ class Setting:
         if self.padding:
             parts.append(f"{self.padding:.0%} padding")
         return ", ".join(parts)
+
+
+@lru_cache(maxsize=2**16)
+def _setting(work: Workload, machine: str) -> Setting:
+    return Setting(
+        batch=work.batch,
+        heads=work.heads,
+        head_dim=work.head_dim,
+        key_length=None if work.keys == work.length else work.keys,
+        padding=work.padding,
+        dtype=work.dtype,
+        device=work.device,
+        threads=work.threads,
+        scope=work.scope,
+        compile=work.compile,
+        machine=machine,
+    )
 
 
 def machine(record: Record) -> str:
@@ -215,11 +220,10 @@ def _asked(record: Record) -> Mapping[str, Any]:
     return record.request.get("task", record.request)
 
 
-def _group(record: Record) -> str:
-    """The request apart from length and seed, with pattern, pass and machine, as text."""
+def _group(record: Record) -> Hashable:
+    """The request apart from length and seed, with pattern, pass and machine."""
     if record.measure == "cost":
-        fixed = asdict(Setting.of(record))
-        return _text({**fixed, "pattern": pattern_of(record), "pass": pass_of(record)})
+        return Setting.of(record), pattern_of(record), pass_of(record)
     request = {name: value for name, value in asked(record).items() if name != "length"}
     return _text({**request, "machine": machine(record)})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
 
 SCHEMA_VERSION = 2
@@ -75,8 +75,7 @@ class Record:
             raise ValueError("a record is a JSON object")
         if values.get("schema") == 1:
             values = _from_schema_1(values)
-        known = {item.name for item in fields(cls)}
-        unknown = sorted(set(values) - known)
+        unknown = sorted(values.keys() - cls.__dataclass_fields__.keys())
         if unknown:
             raise ValueError(f"unknown record field(s): {', '.join(unknown)}")
         try:

@@ -19,6 +19,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -168,7 +169,7 @@ class Store:
     def _files(self) -> Iterator[Path]:
         if not self.records_folder.is_dir():
             return
-        for path in sorted(self.records_folder.glob("*.json")):
+        for path in sorted(self.records_folder.glob("*.json"), key=lambda path: path.name):
             if not path.name.startswith("."):
                 yield path
 
@@ -218,7 +219,8 @@ def _result_fault(measure: str, result: dict[str, Any]) -> str | None:
     if measure != "cost":
         return None
     samples, waits = result["samples_ms"], result["waits"]
-    if not samples or not all(_fits(value, float) and value > 0 for value in samples):
+    numbers = set(map(type, samples)) <= {int, float} and math.isfinite(sum(samples))
+    if not samples or not numbers or min(samples) <= 0:
         return "its times are not positive numbers"
     if result["median_ms"] <= 0:
         return "its median is not positive"
@@ -229,14 +231,19 @@ def _result_fault(measure: str, result: dict[str, Any]) -> str | None:
 
 def _fits(value: Any, wanted: Any) -> bool:
     """Whether a value read from JSON is of a type that `record.py` states."""
+    kinds = _kinds(wanted)
+    kind = type(value)
+    return kind in kinds and (kind is not float or math.isfinite(value))
+
+
+@cache
+def _kinds(wanted: Any) -> frozenset[type]:
+    """The types that a value of JSON may have: a whole number is a float, too."""
     if get_origin(wanted) in (list, dict):
-        return isinstance(value, get_origin(wanted))
+        return frozenset({get_origin(wanted)})
     if get_args(wanted):
-        return any(_fits(value, one) for one in get_args(wanted))
-    if wanted is float:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return number and math.isfinite(value)
-    return type(value) is wanted
+        return frozenset().union(*(_kinds(one) for one in get_args(wanted)))
+    return frozenset({int, float} if wanted is float else {wanted})
 
 
 def _write_whole(target: Path, text: str) -> None:

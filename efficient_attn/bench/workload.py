@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from typing import Any, Literal, get_args
 
 Pattern = Literal["noncausal_self", "causal_self", "noncausal_cross", "causal_cross"]
@@ -103,13 +104,24 @@ class Workload:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Workload:
-        known = {field.name.rstrip("_"): field.name for field in fields(cls)}
-        unknown = sorted(set(values) - set(known))
-        if unknown:
-            raise ValueError(
-                f"unknown workload field(s) {', '.join(unknown)}; allowed: {', '.join(known)}"
-            )
-        return cls(**{known[name]: value for name, value in values.items()})
+        # Folders of a hundred thousand records ask the same few thousand questions. The types
+        # belong to the question: True is no 1 here.
+        question = tuple((name, type(value), value) for name, value in values.items())
+        try:
+            return _parsed(question)
+        except TypeError:  # a value that cannot be looked up, which is no workload's
+            return _parsed.__wrapped__(question)
+
+
+@lru_cache(maxsize=2**16)
+def _parsed(question: tuple[tuple[str, type, Any], ...]) -> Workload:
+    known = {field.name.rstrip("_"): field.name for field in fields(Workload)}
+    unknown = sorted({name for name, _, _ in question} - set(known))
+    if unknown:
+        raise ValueError(
+            f"unknown workload field(s) {', '.join(unknown)}; allowed: {', '.join(known)}"
+        )
+    return Workload(**{known[name]: value for name, _, value in question})
 
 
 _CHOICES: dict[str, tuple[str, ...]] = {

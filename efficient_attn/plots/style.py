@@ -88,3 +88,13 @@ def length_axis(axes: Axes, lengths: list[int]) -> None:
 def plain_numbers(value: float, _position: int | None = None) -> str:
     """Tick text without powers of ten where people read them easily."""
     return f"{value:g}" if 1e-3 <= abs(value) < 1e6 or value == 0 else f"{value:.0e}"
+
+
+def dark(colour: str) -> str:
+    """The same colour for a dark ground: greys turned over, others lightened until they show."""
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    if red == green == blue:
+        red = green = blue = 255 - red // 2
+    while 0.2126 * red + 0.7152 * green + 0.0722 * blue < 120:
+        red, green, blue = (value + (255 - value) // 8 + 1 for value in (red, green, blue))
+    return f"#{red:02x}{green:02x}{blue:02x}"

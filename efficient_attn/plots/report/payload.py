@@ -1,0 +1,333 @@
+"""What the page is told: records as columns of plain data.
+
+Rows name their contestant, group, status and so on by the number of an entry in a list, and floats
+keep six significant digits: a hundred thousand records stay within a few megabytes.
+
+    contestants   [name, variant, light colour, dark colour, marker, dashes]
+    groups        {field: value}: pattern, pass and every field of `Setting`
+    options, reasons, statuses, environments: what rows point at
+    picker        see `evidence`
+    costs         one list per column of `COLUMNS`, rows ordered by group, contestant and length
+    crossovers    where a contestant becomes faster than full, in words
+    others        [measure, what, contestant, status, reason, created] of every other record
+    accuracy      tasks with their scores, as in `TaskScores`
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from datetime import datetime, timezone
+from typing import Any
+
+from efficient_attn.analysis.accuracy import Score, TaskScores, task_scores
+from efficient_attn.analysis.crossover import crossovers
+from efficient_attn.analysis.ratios import Ratio, time_interval
+from efficient_attn.analysis.roofline import roofline
+from efficient_attn.analysis.scaling import peak_bytes
+from efficient_attn.analysis.select import (
+    PASS_NAMES,
+    PATTERN_NAMES,
+    Setting,
+    contestant_order,
+    costs,
+    length_of,
+    newest,
+    pass_of,
+    pattern_of,
+)
+from efficient_attn.bench.intervals import Interval
+from efficient_attn.bench.record import Record
+from efficient_attn.bench.workload import PASSES, PATTERNS
+from efficient_attn.plots.report.evidence import evidence
+from efficient_attn.plots.report.rounds import Rounds
+from efficient_attn.plots.style import dark, style_of
+
+COLUMNS = (
+    "contestant",
+    "group",
+    "length",
+    "status",
+    "median",  # ms, with the ends of its 95 % interval, null where they are unknown
+    "low",
+    "high",
+    "ratio",  # of its time to full's, likewise
+    "ratio_low",
+    "ratio_high",
+    "paired",  # 1 where that ratio was formed round by round
+    "ties",  # rows of the same group and length than which it is not shown to be slower, or null
+    "noisy",
+    "memory",  # bytes
+    "resident",  # 1 where these are the resident set, since tensor bytes are unknown
+    "flops",
+    "share",  # of the machine's peak, 0 to 1 (above 1 in caches)
+    "options",
+    "reason",
+    "entrant",  # of the picker's, null where it is not to be picked
+    "environment",
+    "created",  # seconds since 1970
+)
+
+_MEASURED = (
+    *("median", "low", "high", "ratio", "ratio_low", "ratio_high", "paired"),
+    *("noisy", "memory", "resident", "flops", "share"),
+)
+
+Group = tuple[Setting, str, str]
+
+_PASSING = ("load_before", "load_after", "cell_seconds", "machine_peak")
+"""What differs from one cell to the next without anyone having changed anything."""
+
+
+class _Numbers:
+    """Entries of a list by the order in which they are first asked for."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+        self.entries: list[Any] = []
+
+    def of(self, key: str, entry: Any = None) -> int:
+        if key not in self.places:
+            self.places[key] = len(self.entries)
+            self.entries.append(key if entry is None else entry)
+        return self.places[key]
+
+
+def payload(records: Iterable[Record]) -> dict[str, Any]:
+    """Everything the page shows, fit for JSON.
+
+    Of cost records that answer the same question the newest is told; `superseded` counts the rest.
+    """
+    records = list(records)
+    runs = costs(records)
+    rows = newest(runs)
+    groups, names = _groups(rows), _contestants(rows)
+    rows.sort(key=lambda row: (groups[_group(row)][0], names[row.contestant], length_of(row)))
+    tasks = task_scores(records)
+    picker, entrants = evidence(records, tasks)
+    beside = Rounds(runs, rows)
+    environments = _environments(records)
+    tables = {name: _Numbers() for name in ("options", "reasons", "statuses")}
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    for place, record in enumerate(rows):
+        cells = {
+            "contestant": names[record.contestant],
+            "group": groups[_group(record)][0],
+            "length": length_of(record),
+            "status": tables["statuses"].of(record.status),
+            "options": tables["options"].of(json.dumps(record.options, sort_keys=True)),
+            "reason": tables["reasons"].of(record.reason) if record.reason else None,
+            "entrant": entrants.get(record.key),
+            "environment": environments[_circumstances(record)]["number"],
+            "created": _seconds(record.created),
+            "ties": beside.ties(place) if record.key in entrants else None,
+            **_results(record, beside.to_full(place)),
+        }
+        for name in COLUMNS:
+            columns[name].append(cells[name])
+    keys = {record.key: place for place, record in enumerate(rows)}
+    for ground in picker["grounds"]:
+        for entrant in ground["entrants"]:
+            entrant["first"] = keys.get(entrant["first"])
+    return {
+        "measures": dict(Counter(record.measure for record in records)),
+        "superseded": len(runs) - len(rows),
+        "contestants": _looks(rows, tasks),
+        "groups": [fields for _, fields in groups.values()],
+        **{name: numbers.entries for name, numbers in tables.items()},
+        "environments": list(environments.values()),
+        "costs": columns,
+        "picker": picker,
+        "crossovers": [
+            {
+                "group": groups[found.setting, found.pattern, found.pass_][0],
+                "contestant": found.contestant,
+                "text": str(found),
+            }
+            for found in crossovers(records)
+        ],
+        "others": [_other(record) for record in records if record.measure != "cost"],
+        "accuracy": [_task(task) for task in tasks],
+        "names": {"pattern": PATTERN_NAMES, "pass": PASS_NAMES},
+    }
+
+
+def _group(record: Record) -> Group:
+    return Setting.of(record), pattern_of(record), pass_of(record)
+
+
+def _groups(rows: list[Record]) -> dict[Group, tuple[int, dict[str, Any]]]:
+    """Number and fields of each group, the one with most records first."""
+    sizes = Counter(map(_group, rows))
+
+    def place(group: Group) -> tuple[int, int, int, str]:
+        setting, pattern, pass_ = group
+        names = PATTERNS.index(pattern), PASSES.index(pass_)
+        return -sizes[group], *names, str(setting)
+
+    return {
+        group: (number, {"pattern": group[1], "pass": group[2], **asdict(group[0])})
+        for number, group in enumerate(sorted(sizes, key=place))
+    }
+
+
+def _contestants(rows: list[Record]) -> dict[str, int]:
+    names = sorted({row.contestant for row in rows}, key=contestant_order)
+    return {name: number for number, name in enumerate(names)}
+
+
+def _looks(rows: list[Record], tasks: list[TaskScores]) -> list[list[Any]]:
+    """Contestants of the cost records in their order, then those that only tasks know."""
+    variants = {score.contestant: score.variant for task in tasks for score in task.scores}
+    order = list(_contestants(rows))
+    order += sorted(set(variants) - set(order), key=contestant_order)
+    variants |= {row.contestant: row.variant for row in rows}
+    looks = []
+    for name in order:
+        look = style_of(name, variants[name])
+        dashes = [] if look.linestyle == "-" else list(look.linestyle[1])
+        looks.append([name, variants[name], look.color, dark(look.color), look.marker, dashes])
+    return looks
+
+
+def _results(record: Record, to_full: Ratio | None) -> dict[str, Any]:
+    if not record.ok:
+        return dict.fromkeys(_MEASURED)
+    reached = roofline(record)
+    flops = record.result["flops"]
+    return {
+        **_interval("median", "low", "high", time_interval(record)),
+        **_interval("ratio", "ratio_low", "ratio_high", to_full),
+        "paired": int(to_full.paired) if to_full else None,
+        "noisy": int(record.result["noisy"]),
+        "memory": peak_bytes(record),
+        "resident": int(record.result["peak_tensor_bytes"] is None),
+        "flops": None if flops is None else _short(flops),
+        "share": None if reached is None else _short(reached.share),
+    }
+
+
+def _interval(value: str, low: str, high: str, interval: Interval | None) -> dict[str, Any]:
+    if interval is None:
+        return {value: None, low: None, high: None}
+    return {
+        value: _short(interval.value),
+        low: _short(interval.low),
+        high: _short(interval.high),
+    }
+
+
+def _short(value: float) -> float | None:
+    """Six significant digits; None for what is not finite."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _seconds(created: str) -> int | None:
+    try:
+        moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=timezone.utc)
+    return int(moment.timestamp())
+
+
+def _circumstances(record: Record) -> str:
+    kept = {name: value for name, value in record.environment.items() if name not in _PASSING}
+    return json.dumps(kept, sort_keys=True, default=str)
+
+
+def _environments(records: list[Record]) -> dict[str, dict[str, Any]]:
+    """Each different environment with how many records it made, when, and under which load."""
+    members: dict[str, list[Record]] = defaultdict(list)
+    for record in sorted(records, key=lambda record: record.created):
+        members[_circumstances(record)].append(record)
+    return {
+        key: {
+            "number": number,
+            "fields": _flat(json.loads(key)),
+            "records": len(taken),
+            "noisy": sum(bool(record.result.get("noisy")) for record in taken),
+            "created": [_seconds(taken[0].created), _seconds(taken[-1].created)],
+            "load": _span(record.environment.get("load_before") for record in taken),
+            "flops_per_s": _span(_peak(record, "flops_per_s") for record in taken),
+            "bytes_per_s": _span(_peak(record, "bytes_per_s") for record in taken),
+        }
+        for number, (key, taken) in enumerate(members.items())
+    }
+
+
+def _peak(record: Record, name: str) -> Any:
+    return (record.environment.get("machine_peak") or {}).get(name)
+
+
+def _span(values: Iterable[Any]) -> list[float | None] | None:
+    known = [value for value in values if value is not None]
+    return [_short(min(known)), _short(max(known))] if known else None
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat.update(_flat(value, f"{prefix}{name}."))
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _other(record: Record) -> list[Any]:
+    task = record.request.get("task") or {}
+    what = f"{task.get('name', '')}, seed {record.request.get('seed', 0)}".removeprefix(", ")
+    return [
+        record.measure,
+        what,
+        record.contestant,
+        record.status,
+        record.reason,
+        _seconds(record.created),
+    ]
+
+
+def _task(task: TaskScores) -> dict[str, Any]:
+    return {
+        "label": task.label,
+        "name": task.name,
+        "length": task.length,
+        "pattern": task.pattern,
+        "capability": task.capability,
+        "metric": task.metric,
+        "direction": task.direction,
+        "higher": task.higher_is_better,
+        "baselines": {name: _short(value) for name, value in task.baselines.items()},
+        "scores": [_score(score) for score in task.scores],
+    }
+
+
+def _score(score: Score) -> dict[str, Any]:
+    return {
+        "contestant": score.contestant,
+        "variant": score.variant,
+        "options": score.options,
+        "status": score.status,
+        "reason": score.reason,
+        "failures": score.failures,
+        "value": _ends(score.value),
+        "seeds": [_short(value) for value in score.by_seed.values()],
+        "price": _ends(score.price),
+        "seconds": None if score.train_seconds is None else _short(score.train_seconds),
+        "parameters": score.parameters,
+        "details": {
+            use: {name: _short(value) for name, value in figures.items()}
+            for use, figures in score.details.items()
+        },
+    }
+
+
+def _ends(interval: Interval | None) -> list[float | None] | None:
+    if interval is None:
+        return None
+    return [_short(interval.value), _short(interval.low), _short(interval.high)]
