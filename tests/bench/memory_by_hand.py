@@ -325,7 +325,10 @@ def favor_noncausal(s: Sizes, R: int) -> Terms:
     elif s.backward:
         terms |= later
     if not s.backward:
-        return most({**terms, **product}, {**terms, **later})
+        answering = {**terms, **later}
+        if s.half and p.heads == s.heads:
+            del answering["means or their gradient"]  # the narrow ones have replaced them
+        return most({**terms, **product}, answering)
     return {
         **terms,
         "gradients of q, k and v": 3 * s.tensor,
