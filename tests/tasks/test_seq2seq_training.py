@@ -96,7 +96,9 @@ def leak_of_queries(q, k, v):
 
 
 @pytest.mark.parametrize(
-    ("contest", "leak"), [("self", leak_of_keys), ("cross", leak_of_queries)], ids=str
+    ("contest", "leak"),
+    [("self", leak_of_keys), ("cross", leak_of_queries)],
+    ids=["self", "cross"],
 )
 def test_a_leaking_decoder_is_found_before_training(contest: str, leak) -> None:
     class Leaky(AttentionVariant):
