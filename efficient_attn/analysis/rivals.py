@@ -134,7 +134,8 @@ class Rivals:
 
     def _fit(self, quantity: str) -> dict[int, CostModel]:
         points = {str(n): one.points(quantity) for n, one in enumerate(self.entrants)}
-        return {int(name): model for name, model in fit_rivals(points).items()}
+        models = fit_rivals(points, projections=self.ground.scope != "core")
+        return {int(name): model for name, model in models.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """The ground and every entrant with its usual options and models, fit for JSON."""
