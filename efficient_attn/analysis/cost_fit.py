@@ -11,6 +11,7 @@ from scipy.optimize import nnls
 
 from efficient_attn.analysis.predict import (
     AXES,
+    PROJECTIONS,
     QUADRATIC,
     TERMS,
     WITH_KNOB,
@@ -43,17 +44,20 @@ class Point:
     cell: str | None = None
 
 
-def fit_rivals(rivals: Mapping[str, Sequence[Point]]) -> dict[str, CostModel]:
+def fit_rivals(
+    rivals: Mapping[str, Sequence[Point]], *, projections: bool = False
+) -> dict[str, CostModel]:
     """Models of contestants measured under one class of workload, with one common quantile q.
 
     rivals: measured points by name; names with fewer than three lengths get no model.
+    projections: the pass multiplies by weights of the model's width (scopes beyond ``core``).
     ValueError for a value that is not above 0.
     """
     fitted: dict[str, CostModel] = {}
     trials: dict[str, list[_Trial]] = {}
     for name, points in rivals.items():
         if len({point.size.length for point in points}) >= MIN_LENGTHS:
-            fitted[name], trials[name] = _fit(points)
+            fitted[name], trials[name] = _fit(points, projections)
     quantile = _conformal([abs(one.error) / one.width for own in trials.values() for one in own])
     pair_quantile = _conformal(_differences(list(trials.values()))) if len(trials) > 1 else quantile
     return {
@@ -83,7 +87,7 @@ def _differences(trials: Sequence[Sequence[_Trial]]) -> list[float]:
     return found
 
 
-def _fit(points: Sequence[Point]) -> tuple[CostModel, list[_Trial]]:
+def _fit(points: Sequence[Point], projections: bool) -> tuple[CostModel, list[_Trial]]:
     """A model without its quantiles, and the trials that these are taken of."""
     points = _thinned(points)
     if min(point.value for point in points) <= 0:
@@ -94,6 +98,8 @@ def _fit(points: Sequence[Point]) -> tuple[CostModel, list[_Trial]]:
     columns = np.asarray([[term(point.size) for term in TERMS.values()] for point in points])
     if (u[:, AXES.index("knob")] == 0).all():  # no knob: its terms would be those without it
         columns[:, [name in WITH_KNOB for name in TERMS]] = 0.0
+    if not projections:
+        columns[:, [name == PROJECTIONS for name in TERMS]] = 0.0
     trust = _trust(noise)
     typical = float(np.sqrt(np.mean(noise**2)))
 

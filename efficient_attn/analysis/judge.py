@@ -28,6 +28,7 @@ from efficient_attn.analysis.select import (
 from efficient_attn.analysis.snippet import snippet
 from efficient_attn.bench.intervals import Interval
 from efficient_attn.bench.record import Record
+from efficient_attn.bench.workload import Workload
 
 GIB = 2**30
 
@@ -75,13 +76,13 @@ class Case:
             is_exact(entrant.variant, options, work.length, work.keys, causal=work.causal)
             for work in self._works()
         )
-        if request.exact_only and not exact:
-            reason: str | None = "is not softmax attention here, only near to it"
-            return Rejection(entrant.name, entrant.variant, str(reason), options)
-        cost = self._cost(number, options)
-        reason = cost if isinstance(cost, str) else _over_limit(cost, request)
-        if reason is not None or isinstance(cost, str):
-            return Rejection(entrant.name, entrant.variant, str(reason), options)
+        cost: Cost | str = "is not softmax attention here, only near to it"
+        if exact or not request.exact_only:
+            cost = self._cost(number, options)
+        if not isinstance(cost, str):
+            cost = _over_limit(cost, request) or cost
+        if isinstance(cost, str):
+            return Rejection(entrant.name, entrant.variant, cost, options)
         share = self._kept(entrant, options, exact=exact) if request.needs else None
         return Choice(
             contestant=entrant.name,
@@ -100,7 +101,7 @@ class Case:
             kept=share,
         )
 
-    def _works(self) -> Iterator[Any]:
+    def _works(self) -> Iterator[Workload]:
         return (self.request.at_length(length) for length, _ in self.request.shares)
 
     def _kept(self, entrant: Entrant, options: dict[str, Any], *, exact: bool) -> Kept:

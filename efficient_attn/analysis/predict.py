@@ -34,7 +34,8 @@ times.
 
 The terms GNMd and GNM are taken only where the fit without them is worse than 1.6 times the
 measured noise and than twice the fit with them: what looks linear stays so at a million tokens.
-Beyond `LONGEST` tokens there is no prediction.
+BSE2 stands for the projections of a module or block, and is no term of the core. Beyond
+`LONGEST` tokens there is no prediction.
 
 `cost_fit` finds the numbers. K is `knobs.knob`: how many keys, tokens, features or rows one query
 meets; 1 where a variant has no such option.
@@ -94,6 +95,7 @@ the solver takes the first."""
 
 QUADRATIC = ("GNMd", "GNM")
 WITH_KNOB = ("GSKd", "GSK")
+PROJECTIONS = "BSE2"
 
 
 def _tokens(x: Size) -> float:

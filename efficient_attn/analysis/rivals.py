@@ -24,7 +24,6 @@ from efficient_attn.analysis.select import (
     contradicts,
     entry_name,
     identity,
-    pattern_of,
 )
 from efficient_attn.bench.record import Record
 from efficient_attn.bench.workload import Workload
@@ -135,7 +134,8 @@ class Rivals:
 
     def _fit(self, quantity: str) -> dict[int, CostModel]:
         points = {str(n): one.points(quantity) for n, one in enumerate(self.entrants)}
-        return {int(name): model for name, model in fit_rivals(points).items()}
+        models = fit_rivals(points, projections=self.ground.scope != "core")
+        return {int(name): model for name, model in models.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """The ground and every entrant with its usual options and models, fit for JSON."""
@@ -179,10 +179,6 @@ def size_with(work: Workload, variant: str, options: Mapping[str, Any]) -> Size:
         knob=knob(variant, options, work.length, work.keys, causal=work.causal),
         padding=work.padding,
     )
-
-
-def patterns_of(entrant: Entrant) -> set[str]:
-    return {pattern_of(record) for record in entrant.records}
 
 
 def fixed_options(record: Record) -> dict[str, Any]:

@@ -251,3 +251,18 @@ def test_models_of_stored_records_are_plain_data_and_find_the_truth() -> None:
         assert full.at(Size(3000, 3000, 1, 8, 64)).value == pytest.approx(truth, rel=0.1)
         memory = CostModel.from_dict(plain["entrants"][0]["memory"])
         assert memory.at(Size(3000, 3000, 1, 8, 64)).value == pytest.approx(2048 * 3000, rel=1e-2)
+
+
+def test_projections_are_a_term_of_modules_alone() -> None:
+    rng = np.random.default_rng(0)
+    asked = [replace(size, knob=1.0) for size in sizes(rng, 40)]
+    points = [Point(x, 1e-9 * x.batch * 2 * x.length * (x.heads * x.head_dim) ** 2) for x in asked]
+    module = fit_rivals({"full": points}, projections=True)["full"]
+    assert set(module.weights) == {"BSE2"}
+    assert "BSE2" not in fit_rivals({"full": points})["full"].weights
+    (ground,) = grounds(cells((256, 512, 1024), ("full",), PATTERN, PASS, scope="module"))
+    records = cells((256, 512, 1024), ("full",), PATTERN, PASS, scope="module")
+    assert 0 in Rivals(ground, records).times
+
+
+PATTERN, PASS = ("noncausal_self",), ("forward",)
