@@ -20,6 +20,7 @@ WORDS = (
     "show",
     "sweep",
     "plot",
+    "report",
     "pick",
     "compare",
     "export",

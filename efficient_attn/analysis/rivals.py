@@ -49,7 +49,7 @@ class Ground:
 
     @classmethod
     def of(cls, record: Record) -> Ground:
-        work = Workload.from_dict(record.request)
+        work = record.workload
         return cls.asked(work, threads=work.threads, machine=Setting.of(record).machine)
 
     @classmethod
@@ -166,7 +166,7 @@ def grounds(records: Iterable[Record]) -> dict[Ground, list[Record]]:
 
 def size_of(record: Record) -> Size:
     """The size of a cost record, with the knob of its options."""
-    return size_with(Workload.from_dict(record.request), record.variant, record.options)
+    return size_with(record.workload, record.variant, record.options)
 
 
 def size_with(work: Workload, variant: str, options: Mapping[str, Any]) -> Size:

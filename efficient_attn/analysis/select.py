@@ -62,7 +62,7 @@ class Setting:
 
     @classmethod
     def of(cls, record: Record) -> Setting:
-        return _setting(Workload.from_dict(record.request), machine(record))
+        return _setting(record.workload, machine(record))
 
     def __str__(self) -> str:
         parts = [f"batch {self.batch}", f"{self.heads} heads × {self.head_dim}", self.dtype]

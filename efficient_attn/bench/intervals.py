@@ -81,6 +81,8 @@ def undisturbed(waits: Sequence[Sequence[float] | None], rounds: int) -> list[in
     `ENOUGH` rounds are left, all count: a disturbed number then says so by its wide interval.
     """
     known = [shares for shares in waits if shares is not None]
+    if all(max(shares[:rounds], default=0.0) <= CONTENDED for shares in known):
+        return list(range(rounds))
     clean = [
         number for number in range(rounds) if all(shares[number] <= CONTENDED for shares in known)
     ]

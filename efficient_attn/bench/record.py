@@ -9,7 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal, get_args
+
+from efficient_attn.bench.workload import Workload
 
 SCHEMA_VERSION = 2
 
@@ -60,6 +63,11 @@ class Record:
     @property
     def ok(self) -> bool:
         return self.status == "ok"
+
+    @cached_property
+    def workload(self) -> Workload:
+        """What a cost record asks; ValueError or TypeError where its request is no workload."""
+        return Workload.from_dict(self.request)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n"

@@ -327,7 +327,7 @@ def test_a_link_restores_the_state(visit: Opener) -> None:
     tab.fill("#m-q", "performer 1024")
     tab.fill("#pick-length", "3000")
     tab.check("#pick-weights")
-    tab.wait_for_function("location.hash.includes('p.weights=1')")
+    playwright.expect(tab).to_have_url(re.compile("p.weights=1"))
     address = tab.evaluate("location.hash")
     again = visit(address)
     assert again.input_value("#curves-pattern") == "causal_self"
@@ -409,7 +409,7 @@ def test_the_theme_follows_the_system_until_the_switch(visit: Opener, scheme: st
     assert tab.get_attribute("#theme", "aria-pressed") == str(scheme == "dark").lower()
     tab.click("#theme")
     assert tab.evaluate(ground) == (light if scheme == "dark" else dark)
-    tab.wait_for_function("location.hash.includes('theme=')")
+    playwright.expect(tab).to_have_url(re.compile("theme="))
     tab.reload()
     tab.wait_for_selector("html[data-ready]")
     assert tab.evaluate(ground) == (light if scheme == "dark" else dark)

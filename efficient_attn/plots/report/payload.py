@@ -16,11 +16,9 @@ keep six significant digits: a hundred thousand records stay within a few megaby
 from __future__ import annotations
 
 import json
-import math
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
-from datetime import datetime, timezone
 from typing import Any
 
 from efficient_attn.analysis.accuracy import Score, TaskScores, task_scores
@@ -42,6 +40,7 @@ from efficient_attn.analysis.select import (
 from efficient_attn.bench.intervals import Interval
 from efficient_attn.bench.record import Record
 from efficient_attn.bench.workload import PASSES, PATTERNS
+from efficient_attn.plots.report.environments import circumstances, environments_of, seconds, short
 from efficient_attn.plots.report.evidence import evidence
 from efficient_attn.plots.report.rounds import Rounds
 from efficient_attn.plots.style import dark, style_of
@@ -58,7 +57,7 @@ COLUMNS = (
     "ratio_low",
     "ratio_high",
     "paired",  # 1 where that ratio was formed round by round
-    "ties",  # rows of the same group and length than which it is not shown to be slower, or null
+    "ties",  # rows than which it is not shown to be slower, as distances from its own, or null
     "noisy",
     "memory",  # bytes
     "resident",  # 1 where these are the resident set, since tensor bytes are unknown
@@ -77,9 +76,6 @@ _MEASURED = (
 )
 
 Group = tuple[Setting, str, str]
-
-_PASSING = ("load_before", "load_after", "cell_seconds", "machine_peak")
-"""What differs from one cell to the next without anyone having changed anything."""
 
 
 class _Numbers:
@@ -109,7 +105,7 @@ def payload(records: Iterable[Record]) -> dict[str, Any]:
     tasks = task_scores(records)
     picker, entrants = evidence(records, tasks)
     beside = Rounds(runs, rows)
-    environments = _environments(records)
+    environments = environments_of(records)
     tables = {name: _Numbers() for name in ("options", "reasons", "statuses")}
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     for place, record in enumerate(rows):
@@ -121,9 +117,9 @@ def payload(records: Iterable[Record]) -> dict[str, Any]:
             "options": tables["options"].of(json.dumps(record.options, sort_keys=True)),
             "reason": tables["reasons"].of(record.reason) if record.reason else None,
             "entrant": entrants.get(record.key),
-            "environment": environments[_circumstances(record)]["number"],
-            "created": _seconds(record.created),
-            "ties": beside.ties(place) if record.key in entrants else None,
+            "environment": environments[circumstances(record)]["number"],
+            "created": seconds(record.created),
+            "ties": _steps(place, beside.ties(place)) if record.key in entrants else None,
             **_results(record, beside.to_full(place)),
         }
         for name in COLUMNS:
@@ -205,78 +201,23 @@ def _results(record: Record, to_full: Ratio | None) -> dict[str, Any]:
         "noisy": int(record.result["noisy"]),
         "memory": peak_bytes(record),
         "resident": int(record.result["peak_tensor_bytes"] is None),
-        "flops": None if flops is None else _short(flops),
-        "share": None if reached is None else _short(reached.share),
+        "flops": None if flops is None else short(flops),
+        "share": None if reached is None else short(reached.share),
     }
+
+
+def _steps(place: int, others: list[int] | None) -> list[int] | None:
+    return None if others is None else [other - place for other in others]
 
 
 def _interval(value: str, low: str, high: str, interval: Interval | None) -> dict[str, Any]:
     if interval is None:
         return {value: None, low: None, high: None}
     return {
-        value: _short(interval.value),
-        low: _short(interval.low),
-        high: _short(interval.high),
+        value: short(interval.value),
+        low: short(interval.low),
+        high: short(interval.high),
     }
-
-
-def _short(value: float) -> float | None:
-    """Six significant digits; None for what is not finite."""
-    return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def _seconds(created: str) -> int | None:
-    try:
-        moment = datetime.fromisoformat(created.replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return int(moment.timestamp())
-
-
-def _circumstances(record: Record) -> str:
-    kept = {name: value for name, value in record.environment.items() if name not in _PASSING}
-    return json.dumps(kept, sort_keys=True, default=str)
-
-
-def _environments(records: list[Record]) -> dict[str, dict[str, Any]]:
-    """Each different environment with how many records it made, when, and under which load."""
-    members: dict[str, list[Record]] = defaultdict(list)
-    for record in sorted(records, key=lambda record: record.created):
-        members[_circumstances(record)].append(record)
-    return {
-        key: {
-            "number": number,
-            "fields": _flat(json.loads(key)),
-            "records": len(taken),
-            "noisy": sum(bool(record.result.get("noisy")) for record in taken),
-            "created": [_seconds(taken[0].created), _seconds(taken[-1].created)],
-            "load": _span(record.environment.get("load_before") for record in taken),
-            "flops_per_s": _span(_peak(record, "flops_per_s") for record in taken),
-            "bytes_per_s": _span(_peak(record, "bytes_per_s") for record in taken),
-        }
-        for number, (key, taken) in enumerate(members.items())
-    }
-
-
-def _peak(record: Record, name: str) -> Any:
-    return (record.environment.get("machine_peak") or {}).get(name)
-
-
-def _span(values: Iterable[Any]) -> list[float | None] | None:
-    known = [value for value in values if value is not None]
-    return [_short(min(known)), _short(max(known))] if known else None
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
 
 
 def _other(record: Record) -> list[Any]:
@@ -288,7 +229,7 @@ def _other(record: Record) -> list[Any]:
         record.contestant,
         record.status,
         record.reason,
-        _seconds(record.created),
+        seconds(record.created),
     ]
 
 
@@ -302,7 +243,7 @@ def _task(task: TaskScores) -> dict[str, Any]:
         "metric": task.metric,
         "direction": task.direction,
         "higher": task.higher_is_better,
-        "baselines": {name: _short(value) for name, value in task.baselines.items()},
+        "baselines": {name: short(value) for name, value in task.baselines.items()},
         "scores": [_score(score) for score in task.scores],
     }
 
@@ -316,12 +257,12 @@ def _score(score: Score) -> dict[str, Any]:
         "reason": score.reason,
         "failures": score.failures,
         "value": _ends(score.value),
-        "seeds": [_short(value) for value in score.by_seed.values()],
+        "seeds": [short(value) for value in score.by_seed.values()],
         "price": _ends(score.price),
-        "seconds": None if score.train_seconds is None else _short(score.train_seconds),
+        "seconds": None if score.train_seconds is None else short(score.train_seconds),
         "parameters": score.parameters,
         "details": {
-            use: {name: _short(value) for name, value in figures.items()}
+            use: {name: short(value) for name, value in figures.items()}
             for use, figures in score.details.items()
         },
     }
@@ -330,4 +271,4 @@ def _score(score: Score) -> dict[str, Any]:
 def _ends(interval: Interval | None) -> list[float | None] | None:
     if interval is None:
         return None
-    return [_short(interval.value), _short(interval.low), _short(interval.high)]
+    return [short(interval.value), short(interval.low), short(interval.high)]

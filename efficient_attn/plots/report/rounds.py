@@ -27,48 +27,49 @@ class Rounds:
         for record in sorted(runs, key=lambda record: record.created, reverse=True):
             if record.ok:
                 self._runs[_workload(record), record.contestant].append(record)
+        self._workloads = [_workload(record) for record in rows]
         self._mates: dict[Workload, list[int]] = defaultdict(list)
-        for place, record in enumerate(rows):
-            if record.ok:
-                self._mates[_workload(record)].append(place)
+        for place, workload in enumerate(self._workloads):
+            if rows[place].ok:
+                self._mates[workload].append(place)
 
     def to_full(self, place: int) -> Ratio | None:
         """Time of a row over that of the contestant ``full``; None for full and without it."""
         record = self._rows[place]
         if not record.ok or record.contestant == "full":
             return None
-        for other in self._mates[_workload(record)]:
+        for other in self._mates[self._workloads[place]]:
             if self._rows[other].contestant == "full":
-                return self._ratio(record, self._rows[other])
+                return self._ratio(place, other)
         return None
 
     def ties(self, place: int) -> list[int] | None:
         """Rows than which this one is not shown to be slower: ratios whose interval reaches 1."""
-        record = self._rows[place]
-        if not record.ok:
+        if not self._rows[place].ok:
             return None
-        others = (other for other in self._mates[_workload(record)] if other != place)
-        return [other for other in others if self._not_slower(record, self._rows[other])] or None
+        others = (other for other in self._mates[self._workloads[place]] if other != place)
+        return [other for other in others if self._not_slower(place, other)] or None
 
-    def _not_slower(self, record: Record, other: Record) -> bool:
-        mine, theirs = self._shared(record, other)
-        clear = _compared_at_once(mine, theirs)
-        return self._ratio(record, other).low <= 1.0 if clear is None else clear
+    def _not_slower(self, place: int, other: int) -> bool:
+        clear = _compared_at_once(*self._shared(place, other))
+        return self._ratio(place, other).low <= 1.0 if clear is None else clear
 
-    def _ratio(self, record: Record, other: Record) -> Ratio:
-        mine, theirs = self._shared(record, other)
+    def _ratio(self, place: int, other: int) -> Ratio:
+        mine, theirs = self._shared(place, other)
         if mine.cell == theirs.cell:
             return ratio(mine, theirs)
-        return divide(time_interval(record), time_interval(other))
+        return divide(time_interval(mine), time_interval(theirs))
 
-    def _shared(self, record: Record, other: Record) -> tuple[Record, Record]:
+    def _shared(self, place: int, other: int) -> tuple[Record, Record]:
         """The newest runs of both that share a cell; the two themselves where none do."""
-        workload = _workload(record)
+        workload, record, partner = self._workloads[place], self._rows[place], self._rows[other]
+        if record.cell == partner.cell:
+            return record, partner
         for mine in self._runs[workload, record.contestant]:
-            for theirs in self._runs[workload, other.contestant]:
+            for theirs in self._runs[workload, partner.contestant]:
                 if mine.cell == theirs.cell:
                     return mine, theirs
-        return record, other
+        return record, partner
 
 
 def _compared_at_once(one: Record, other: Record) -> bool | None:

@@ -319,7 +319,7 @@ function toFull(choice, full) {
 
 const reachesOne = (choice, best) =>
   choice.row && best.row
-    ? (choice.row.ties ?? []).includes(best.row.place)
+    ? (choice.row.ties ?? []).includes(best.row.place - choice.row.place)
     : quotient(choice.time, best.time).low <= 1;
 
 function ranked(choices) {
