@@ -127,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("--heads", type=int, default=4, help="default: 4")
     show.add_argument("--out", help="path without ending (default: VARIANT-PATTERN-LENGTH)")
     _format_flag(show)
+    _language_flag(show)
     _options_flag(show)
 
     sweep = word(
@@ -138,12 +139,19 @@ def _parser() -> argparse.ArgumentParser:
 
     plot = word(
         "plot",
-        "Draw complexity curves, accuracy and what it costs, from a results folder.",
+        "Draw complexity curves, crossovers, fronts, peak shares and accuracy of a results folder.",
         "efficient-attn plot results/demo",
     )
     plot.add_argument("results", help="folder that a sweep wrote")
     plot.add_argument("--out", help="folder for the figures (default: RESULTS/figures)")
+    plot.add_argument(
+        "--predict-to",
+        type=int,
+        metavar="N",
+        help="show what the scaling fits predict beyond the longest length, up to N tokens",
+    )
     _format_flag(plot)
+    _language_flag(plot)
 
     report = word(
         "report",
@@ -360,6 +368,12 @@ def _options_flag(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="NAME=VALUE",
         help="option of the variant; may be repeated",
+    )
+
+
+def _language_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--language", choices=("en", "zh"), default="en", help="of titles and axes (default: en)"
     )
 
 

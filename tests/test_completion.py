@@ -44,7 +44,7 @@ def completions(line):
         ("sweep --d", {"--dry-run"}),
         ("sweep --only f", {"failed"}),
         ("sweep workload.le", {"workload.length="}),
-        ("sweep task=mq", {"task=mqar"}),
+        ("sweep task=mq", {"task=mqar", "task=mqar_short"}),
         ("sweep attention.performer.num", {"attention.performer.num_features="}),
         ("sweep +experiment=smo", {"+experiment=smoke"}),
         (

@@ -16,20 +16,12 @@ from rich.text import Text
 
 from efficient_attn.analysis.accuracy import task_scores
 from efficient_attn.analysis.accuracy_text import accuracy_parts
-from efficient_attn.analysis.crossover import crossovers
 from efficient_attn.analysis.fidelity import fidelity_tables, swap_tables
+from efficient_attn.analysis.growth_text import crossover_table, slopes_table
 from efficient_attn.analysis.ranking_text import print_ranking
 from efficient_attn.analysis.ratios import time_interval
 from efficient_attn.analysis.roofline import roofline
-from efficient_attn.analysis.scaling import (
-    MIN_LENGTHS,
-    Curve,
-    fit_scaling,
-    memory_curve,
-    peak_bytes,
-    time_curve,
-    top_slope,
-)
+from efficient_attn.analysis.scaling import peak_bytes
 from efficient_attn.analysis.select import (
     PASS_NAMES,
     PATTERN_NAMES,
@@ -53,7 +45,6 @@ from efficient_attn.analysis.terminal import (
     number,
     number_column,
 )
-from efficient_attn.bench.intervals import Interval
 from efficient_attn.bench.record import Record
 
 __all__ = [
@@ -71,7 +62,7 @@ def print_closing(records: Iterable[Record], file: TextIO | None = None) -> None
 
 
 def print_slopes(records: Iterable[Record], file: TextIO | None = None) -> None:
-    """Slopes and classes, then the crossovers with full."""
+    """Slopes and classes with what looks implausible, then the crossovers with full."""
     records = list(records)
     out = console(file)
     out.print(slopes_table(records))
@@ -113,47 +104,6 @@ def closing_table(records: Iterable[Record]) -> RenderableType:
     parts += swap_tables(records)
     parts += _failures(records)
     return Group(*parts) if parts else Text("no records")
-
-
-def slopes_table(records: Iterable[Record]) -> RenderableType:
-    """Log-log slope over the top two octaves with its interval, and the fitted class.
-
-    A slope of 1 doubles the cost when the length doubles, 2 quadruples it.
-    """
-    parts: list[RenderableType] = []
-    groups = by_setting(records)
-    names = setting_names(groups)
-    for setting, members in groups.items():
-        table = new_table(f"growth with length; {names[setting]}")
-        for title in ("pattern", "quantity"):
-            table.add_column(title, no_wrap=True)
-        for title in ("slope", "95 %", "class", "lengths"):
-            number_column(table, title)
-        for pattern in patterns_in(members):
-            for pass_ in passes_in(members):
-                here = [r for r in members if (pattern_of(r), pass_of(r)) == (pattern, pass_)]
-                _slope_rows(table, here, PATTERN_NAMES[pattern], PASS_NAMES[pass_])
-        if table.row_count:
-            parts.append(table)
-    return (
-        Group(*parts)
-        if parts
-        else Text("no slopes: they take two measured lengths at most two octaves apart")
-    )
-
-
-def crossover_table(records: Iterable[Record]) -> RenderableType:
-    """From which length on each contestant is faster than full, with the interval's ends."""
-    table = new_table("faster than full from which length on")
-    for title in ("pattern", "pass", "crossover", "setting"):
-        table.add_column(title, overflow="fold")
-    crossings = crossovers(records)
-    names = setting_names(dict.fromkeys(found.setting for found in crossings))
-    for found in crossings:
-        place = str(found) + ("" if found.paired else " (unpaired)")
-        where = PATTERN_NAMES[found.pattern], PASS_NAMES[found.pass_]
-        table.add_row(Text(found.contestant), *where, place, Text(names[found.setting]))
-    return table if table.row_count else Text("no length was measured for full and another")
 
 
 def _cost_tables(records: list[Record], where: str) -> list[RenderableType]:
@@ -214,24 +164,6 @@ _QUANTITIES: dict[str, Callable[[Record], str | None]] = {
     "state, MiB": _state,
     "share of the machine's limit in arithmetic (c) or memory (m)": _limit,
 }
-
-
-def _slope_rows(table: Table, records: list[Record], pattern: str, pass_: str) -> None:
-    for name in contestants_in(records):
-        mine = [record for record in records if record.contestant == name]
-        curves = {f"{pass_} time": time_curve(mine), f"{pass_} memory": memory_curve(mine)}
-        for quantity, curve in curves.items():
-            slope = top_slope(curve) if curve.lengths else None
-            if slope is not None:
-                table.add_row(Text(name), pattern, quantity, *_slope_cells(curve, slope))
-
-
-def _slope_cells(curve: Curve, slope: Interval) -> list[str]:
-    exact = slope.confidence == 1.0
-    ends = "exact" if exact else f"{slope.low:.2f} to {slope.high:.2f}" if slope.known else "?"
-    count = len(curve.lengths)
-    fitted = fit_scaling(curve).name if count >= MIN_LENGTHS else "too few lengths"
-    return [f"{slope.value:.2f}", ends, fitted, f"{count} up to {curve.lengths[-1]}"]
 
 
 def _failures(records: list[Record]) -> list[RenderableType]:

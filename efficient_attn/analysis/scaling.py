@@ -1,4 +1,4 @@
-"""How cost grows with length: the class of a curve, its slope, and values between measurements.
+"""How cost grows with length: the class of a curve, and values between measurements.
 
 The class is a nested model choice on relative error. Candidates are nonnegative sums
 
@@ -7,31 +7,64 @@ The class is a nested model choice on relative error. Candidates are nonnegative
     overhead + n            a + b·n
     n log n, n^1.5, n²      a + b·n + c·(n log2 n | n^1.5 | n²)
 
-and the simplest is taken whose root-mean-square relative error is within
-max(1.6 × measured noise, 1.15 × the best). Every candidate that passes is kept: together they
-bound what a length that was not measured may cost.
+and the simplest is taken that is not refuted: whose sum of squared relative residuals exceeds that
+of the best candidate by no more than chance explains, at level `REFUTED` (the F test of nested
+least squares, Seber and Lee, Linear Regression Analysis, 2003, §4.3). How much chance explains is
+read from the residuals of the best candidate, which hold drift between cells as well, together with
+`DRIFT`, expected beforehand and worth `DRIFT_WEIGHT` degrees of freedom: with few lengths the
+residuals alone tell too little. Where the noise within cells is larger, it counts instead. Counts
+(bytes, FLOPs) know no chance, only tiles and edges: there the simplest candidate is taken whose
+error is within max(`TOLERANCE`, `BEST_FACTOR` × the best).
+
+Candidates that are not refuted all pass: together they are the set of classes that may be true, and
+bound what a length that was not measured may cost. ``benchmarks/scaling_truth.py`` counts how often
+the class is right and the set holds it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from scipy.optimize import nnls
+from scipy.special import chdtrc, fdtrc, stdtrit
 
-from efficient_attn.analysis.ratios import trusted_samples
-from efficient_attn.analysis.select import length_of
-from efficient_attn.bench.intervals import CONFIDENCE, Interval, median_interval
-from efficient_attn.bench.record import Record
+from efficient_attn.analysis.curve import (
+    Curve,
+    flop_curve,
+    memory_curve,
+    peak_bytes,
+    time_curve,
+)
+from efficient_attn.bench.intervals import CONFIDENCE, Interval
+
+__all__ = [
+    "MIN_LENGTHS",
+    "Curve",
+    "Model",
+    "Prediction",
+    "ScalingFit",
+    "candidates",
+    "fit_scaling",
+    "flop_curve",
+    "memory_curve",
+    "peak_bytes",
+    "time_curve",
+]
 
 MIN_LENGTHS = 3
-NOISE_FACTOR = 1.6
-BEST_FACTOR = 1.15
+REFUTED = 0.02
+"""Probability below which chance does not explain why a simpler class fits worse."""
+DRIFT, DRIFT_WEIGHT = 0.03, 4
+"""Relative standard deviation by which a cell is expected to be off as a whole, and how many
+degrees of freedom that expectation is worth."""
+TOLERANCE, BEST_FACTOR = 0.03, 1.5
+"""What tiles and edges may move a count, relative; how much worse a simpler class may fit it."""
 # Timers and allocators round; closer agreement than this says nothing about the class.
 FLOOR = 1e-3
-DRAWS = 1000
 REFITS = 100
 
 _TERMS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -46,24 +79,6 @@ _NAMES = {("1",): "constant", ("n",): "n", ("1", "n"): "overhead + n"}
 
 
 @dataclass(frozen=True)
-class Curve:
-    """One cost over length, by ascending length.
-
-    samples: the repeated measurements behind each value; one number where it is exact (bytes).
-    """
-
-    lengths: tuple[int, ...]
-    values: tuple[float, ...]
-    samples: tuple[tuple[float, ...], ...]
-
-    @property
-    def noise(self) -> float:
-        """Relative standard error of the values, root mean square over the lengths."""
-        errors = [_relative_error(samples) for samples in self.samples if len(samples) > 1]
-        return math.sqrt(sum(error**2 for error in errors) / len(errors)) if errors else 0.0
-
-
-@dataclass(frozen=True)
 class Model:
     """One candidate with its nonnegative coefficients and relative error."""
 
@@ -71,6 +86,11 @@ class Model:
     terms: tuple[str, ...]
     coefficients: tuple[float, ...]
     error: float
+
+    @property
+    def free(self) -> int:
+        """How many coefficients are not at their bound 0."""
+        return sum(weight > 0 for weight in self.coefficients)
 
     def __call__(self, length: float) -> float:
         n = np.asarray(float(length))
@@ -116,8 +136,79 @@ class ScalingFit:
         return self.curve.lengths
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes that may be true, the chosen one first.
+
+        Classes that contain the chosen one as a special case are left out: no data refute them.
+        """
+        chosen = set(self.chosen.terms)
+        others = (model.name for model in self.passed[1:] if not chosen < set(model.terms))
+        return (self.name, *others)
+
+    @property
     def error(self) -> float:
         return self.chosen.error
+
+    @property
+    def spare(self) -> int:
+        """Degrees of freedom that the residuals have left."""
+        return len(self.lengths) - self.chosen.free
+
+    @property
+    def scatter(self) -> float:
+        """Relative standard deviation of one value about the curve: drift between cells and noise
+        within them; infinite when no degree of freedom is left."""
+        if not self.spare:
+            return math.inf
+        return self.error * math.sqrt(len(self.lengths) / self.spare)
+
+    def coefficients(self, confidence: float = CONFIDENCE) -> dict[str, Interval]:
+        """The chosen model's terms (``1``, ``n``, ``n log n``, …) with their coefficients.
+
+        Student's interval of weighted least squares, cut at 0. A coefficient at its bound 0 is left
+        out. The interval takes the class as given.
+        """
+        columns = self._columns
+        scale = np.linalg.norm(columns, axis=0)
+        spread = np.sqrt(np.diag(np.linalg.inv((columns / scale).T @ (columns / scale)))) / scale
+        reach = _student(self.spare, confidence) * self.scatter
+        found = {}
+        for (term, weight), error in zip(self._active, spread, strict=True):
+            known = confidence if math.isfinite(reach) else 0.0
+            low = max(weight - reach * float(error), 0.0) if known else -math.inf
+            high = weight + reach * float(error)
+            found[term] = Interval(weight, low, high, len(self.lengths), known)
+        return found
+
+    def reach(self, weights: np.ndarray, confidence: float = CONFIDENCE) -> float:
+        """Half of the interval of a weighted sum of the values' logarithms, one weight per length.
+
+        The values scatter independently and alike. How much is read from the residuals without
+        their share along the weights, so that the sum's own error does not widen its interval;
+        infinite when no degree of freedom is left.
+        """
+        basis, _ = np.linalg.qr(self._columns)
+        along = weights - basis @ (basis.T @ weights)
+        values = np.asarray(self.curve.values)
+        residuals = np.asarray([self.predict(n) for n in self.lengths]) / values - 1
+        squares, spare = float(residuals @ residuals), self.spare
+        if float(along @ along) > 1e-9 * float(weights @ weights):
+            squares -= float(residuals @ along) ** 2 / float(along @ along)
+            spare -= 1
+        if spare < 1:
+            return math.inf
+        scatter = math.sqrt(max(squares, 0.0) / spare)
+        return _student(spare, confidence) * scatter * float(np.linalg.norm(weights))
+
+    @property
+    def _active(self) -> list[tuple[str, float]]:
+        pairs = zip(self.chosen.terms, self.chosen.coefficients, strict=True)
+        return [(term, weight) for term, weight in pairs if weight > 0]
+
+    @property
+    def _columns(self) -> np.ndarray:
+        n, y = np.asarray(self.lengths, dtype=float), np.asarray(self.curve.values)
+        return _columns([term for term, _ in self._active], n, y)
 
     def predict(self, length: float) -> float:
         return self.chosen(length)
@@ -126,7 +217,10 @@ class ScalingFit:
         """Value, range and kind of evidence at a length."""
         inside = self.lengths[0] <= length <= self.lengths[-1]
         value = self.predict(length)
-        draws = [self._draws(model, length) for model in self.passed]
+        draws = [
+            np.asarray([refit(length) for refit in refits]) * fresh
+            for refits, fresh in self._scattered
+        ]
         return Prediction(
             value=value,
             low=min(value, *(float(np.quantile(drawn, 0.025)) for drawn in draws)),
@@ -134,45 +228,26 @@ class ScalingFit:
             kind="interpolated" if inside else "extrapolated",
         )
 
-    def _draws(self, model: Model, length: int) -> np.ndarray:
-        """Predictions of a model after its curve was scattered by its own residuals."""
-        free = len(self.lengths) - sum(weight > 0 for weight in model.coefficients)
-        residual = model.error * math.sqrt(len(self.lengths) / free) if free else model.error
-        scatter = max(residual, self.noise)
-        rng = np.random.default_rng(0)
+    @cached_property
+    def _scattered(self) -> list[tuple[list[Model], np.ndarray]]:
+        """Of every model that passed: refits to the curve scattered by its own residuals, and as
+        many factors by which a new value would scatter."""
         n, y = np.asarray(self.lengths, dtype=float), np.asarray(self.curve.values)
-        factors = np.exp(rng.normal(0, scatter, (REFITS, len(y))))
-        fresh = np.exp(rng.normal(0, scatter, REFITS))
-        drawn = [_solve(model.name, model.terms, n, y * factor)(length) for factor in factors]
-        return np.asarray(drawn) * fresh
+        found = []
+        for model in self.passed:
+            free = len(y) - model.free
+            residual = model.error * math.sqrt(len(y) / free) if free else model.error
+            scatter = max(residual, self.noise)
+            rng = np.random.default_rng(0)
+            factors = np.exp(rng.normal(0, scatter, (REFITS, len(y))))
+            fresh = np.exp(rng.normal(0, scatter, REFITS))
+            refits = [_solve(model.name, model.terms, n, y * factor) for factor in factors]
+            found.append((refits, fresh))
+        return found
 
     def __str__(self) -> str:
         span = f"{self.lengths[0]}…{self.lengths[-1]}"
         return f"{self.name}, fitted to {len(self.lengths)} lengths {span}"
-
-
-def time_curve(records: Iterable[Record]) -> Curve:
-    """Median times (ms) of the ok cost records of one contestant, one record per length."""
-    ordered = sorted((record for record in records if record.ok), key=length_of)
-    samples = tuple(tuple(trusted_samples(record)) for record in ordered)
-    values = tuple(float(np.median(taken)) for taken in samples)
-    return Curve(tuple(length_of(record) for record in ordered), values, samples)
-
-
-def memory_curve(records: Iterable[Record]) -> Curve:
-    """Peak bytes of the ok cost records of one contestant, where they are known and not 0."""
-    known = [(length_of(record), peak_bytes(record)) for record in records if record.ok]
-    ordered = sorted((length, float(peak)) for length, peak in known if peak)
-    lengths = tuple(length for length, _ in ordered)
-    values = tuple(value for _, value in ordered)
-    return Curve(lengths, values, tuple((value,) for value in values))
-
-
-def peak_bytes(record: Record) -> int | None:
-    """Peak tensor bytes of an ok record; the peak resident set where those are unknown."""
-    exact = record.result.get("peak_tensor_bytes")
-    peak = record.result.get("peak_rss_bytes") if exact is None else exact
-    return None if peak is None else int(peak)
 
 
 def fit_scaling(curve: Curve) -> ScalingFit:
@@ -183,48 +258,46 @@ def fit_scaling(curve: Curve) -> ScalingFit:
         )
     if min(curve.values) <= 0:
         raise ValueError("a scaling fit needs positive values")
+    models = candidates(curve)
+    best = min(models, key=lambda model: model.error)
+    noise = curve.noise
+    if curve.exact:
+        limit = max(BEST_FACTOR * best.error, TOLERANCE)
+        passed = [model for model in models if model.error <= limit]
+    else:
+        points = len(curve.lengths)
+        passed = [m for m in models if _chance(m, best, max(noise, FLOOR), points) >= REFUTED]
+    return ScalingFit(passed[0], tuple(passed), curve, noise)
+
+
+def _chance(model: Model, best: Model, noise: float, points: int) -> float:
+    """Probability that a true `model` fits worse than the best one by as much as it does."""
+    terms = max(1, best.free - model.free)
+    worse = points * (model.error**2 - best.error**2) / terms
+    spare = points - best.free + DRIFT_WEIGHT
+    scatter = (points * best.error**2 + DRIFT_WEIGHT * DRIFT**2) / spare
+    if scatter > noise**2:
+        return float(fdtrc(terms, spare, worse / scatter))
+    return float(chdtrc(terms, terms * worse / noise**2))
+
+
+def candidates(curve: Curve) -> list[Model]:
+    """Every class fitted to a curve, by growing complexity."""
     n, y = np.asarray(curve.lengths, dtype=float), np.asarray(curve.values, dtype=float)
-    models = [_solve(name, terms, n, y) for name, terms in _candidates(len(n))]
-    best = min(model.error for model in models)
-    limit = max(NOISE_FACTOR * curve.noise, BEST_FACTOR * best, FLOOR)
-    passed = tuple(model for model in models if model.error <= limit)
-    return ScalingFit(passed[0], passed, curve, curve.noise)
-
-
-def top_slope(curve: Curve, confidence: float = CONFIDENCE, seed: int = 0) -> Interval | None:
-    """Log-log slope over the top two octaves: 1 where doubling the length doubles the cost.
-
-    Least squares over the lengths from a quarter of the longest on; None when fewer than two lie
-    there. The interval comes from drawing every length's samples anew, with replacement: it
-    holds the noise within cells, not drift between them. Exact values give a slope without width.
-    """
-    top = [i for i, length in enumerate(curve.lengths) if 4 * length >= curve.lengths[-1]]
-    if len(top) < 2:
-        return None
-    x = np.log([curve.lengths[i] for i in top])
-    weights = (x - x.mean()) / np.square(x - x.mean()).sum()
-    value = float(weights @ np.log([curve.values[i] for i in top]))
-    samples = [curve.samples[i] for i in top]
-    n = min(len(taken) for taken in samples)
-    if n == 1:
-        exact = all(len(taken) == 1 for taken in samples)
-        return Interval(value, value, value, 1, 1.0) if exact else _unknown(value)
-    draws = np.stack([_drawn_medians(taken, seed + i) for i, taken in enumerate(samples)], axis=1)
-    slopes = np.log(draws) @ weights
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(slopes, [tail, 1 - tail])
-    return Interval(value, float(min(low, value)), float(max(high, value)), n, confidence)
-
-
-def _candidates(points: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Classes by growing complexity; with three lengths no model may have three free terms."""
     simple = [(name, terms) for terms, name in _NAMES.items()]
-    rest = ("n",) if points == MIN_LENGTHS else ("1", "n")
-    return [*simple, *((term, (*rest, term)) for term in _GROWING)]
+    # With three lengths no model may have three free terms.
+    rest = ("n",) if len(n) == MIN_LENGTHS else ("1", "n")
+    growing = [(term, (*rest, term)) for term in _GROWING]
+    return [_solve(name, terms, n, y) for name, terms in (*simple, *growing)]
+
+
+def _columns(terms: Iterable[str], n: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """What a fit by relative error weighs: every term over the measured value, [lengths, terms]."""
+    return np.stack([_TERMS[term](n) / y for term in terms], axis=1)
 
 
 def _solve(name: str, terms: tuple[str, ...], n: np.ndarray, y: np.ndarray) -> Model:
-    columns = np.stack([_TERMS[term](n) / y for term in terms], axis=1)
+    columns = _columns(terms, n, y)
     # Columns span many orders of magnitude; equal norms keep the solver's tolerance meaningful.
     scale = np.linalg.norm(columns, axis=0)
     weights, _ = nnls(columns / scale, np.ones(len(y)))
@@ -233,19 +306,6 @@ def _solve(name: str, terms: tuple[str, ...], n: np.ndarray, y: np.ndarray) -> M
     return Model(name, terms, tuple(float(value) for value in coefficients), error)
 
 
-def _relative_error(samples: Sequence[float]) -> float:
-    inner = median_interval(samples)
-    if not inner.known or inner.value <= 0:
-        return 0.0
-    # A 95 % interval is 2 × 1.96 standard errors wide.
-    return (inner.high - inner.low) / (3.92 * inner.value)
-
-
-def _drawn_medians(samples: Sequence[float], seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    values = np.asarray(samples, dtype=float)
-    return np.median(values[rng.integers(len(values), size=(DRAWS, len(values)))], axis=1)
-
-
-def _unknown(value: float) -> Interval:
-    return Interval(value, -math.inf, math.inf, 1, 0.0)
+def _student(spare: int, confidence: float) -> float:
+    """Quantile of Student's t for both sides; infinite without a degree of freedom."""
+    return float(stdtrit(spare, 0.5 + confidence / 2)) if spare else math.inf

@@ -64,17 +64,28 @@ class Setting:
     def of(cls, record: Record) -> Setting:
         return _setting(record.workload, machine(record))
 
-    def __str__(self) -> str:
-        parts = [f"batch {self.batch}", f"{self.heads} heads × {self.head_dim}", self.dtype]
-        parts.append(self.device if self.threads is None else f"{self.device}, {_threads(self)}")
-        parts.append(f"{self.scope} scope")
+    def parts(self) -> list[tuple[str, dict[str, Any]]]:
+        """What is fixed, each as a template of ``str.format`` and its values."""
+        parts: list[tuple[str, dict[str, Any]]] = [
+            ("batch {batch}", {"batch": self.batch}),
+            ("{heads} heads × {head_dim}", {"heads": self.heads, "head_dim": self.head_dim}),
+            ("{name}", {"name": self.dtype}),
+            ("{name}", {"name": self.device}),
+        ]
+        if self.threads is not None:
+            plural = "" if self.threads == 1 else "s"
+            parts.append((f"{{threads}} thread{plural}", {"threads": self.threads}))
+        parts.append(("{scope} scope", {"scope": self.scope}))
         if self.compile:
-            parts.append("compiled")
+            parts.append(("compiled", {}))
         if self.key_length is not None:
-            parts.append(f"{self.key_length} keys")
+            parts.append(("{keys} keys", {"keys": self.key_length}))
         if self.padding:
-            parts.append(f"{self.padding:.0%} padding")
-        return ", ".join(parts)
+            parts.append(("{padding:.0%} padding", {"padding": self.padding}))
+        return parts
+
+    def __str__(self) -> str:
+        return ", ".join(text.format(**values) for text, values in self.parts())
 
 
 @lru_cache(maxsize=2**16)
@@ -277,7 +288,3 @@ def _plain(value: Any) -> str:
 
 def _text(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
-
-
-def _threads(setting: Setting) -> str:
-    return f"{setting.threads} thread" + ("" if setting.threads == 1 else "s")

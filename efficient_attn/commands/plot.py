@@ -9,6 +9,10 @@ from efficient_attn.plots.render import plot
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the figures and print their paths."""
-    for path in plot(arguments.results, arguments.out, tuple(arguments.format or ("png", "svg"))):
+    formats = tuple(arguments.format or ("png", "svg"))
+    written = plot(
+        arguments.results, arguments.out, formats, arguments.language, arguments.predict_to
+    )
+    for path in written:
         print(path)
     return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from efficient_attn.attention import variant_class
 from efficient_attn.commands.options import parse_options
+from efficient_attn.plots.language import speaking
 from efficient_attn.plots.render import FORMATS, save
 from efficient_attn.plots.visibility import visibility_figure
 
@@ -16,16 +17,17 @@ def main(arguments: argparse.Namespace) -> int:
     """Write the figure of one variant in every format asked for and print the paths."""
     options = parse_options(arguments.option or [])
     stem, formats = _target(arguments)
-    figure = visibility_figure(
-        arguments.variant,
-        options,
-        length=arguments.length,
-        heads=arguments.heads,
-        pattern=arguments.pattern,
-    )
-    stem.parent.mkdir(parents=True, exist_ok=True)
-    for kind in formats:
-        print(save(figure, stem.with_name(f"{stem.name}.{kind}")))
+    with speaking(arguments.language, formats):
+        figure = visibility_figure(
+            arguments.variant,
+            options,
+            length=arguments.length,
+            heads=arguments.heads,
+            pattern=arguments.pattern,
+        )
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        for kind in formats:
+            print(save(figure, stem.with_name(f"{stem.name}.{kind}")))
     return 0
 
 

@@ -14,6 +14,7 @@ from matplotlib.transforms import ScaledTranslation
 from efficient_attn.analysis.accuracy import TaskScores, task_scores
 from efficient_attn.analysis.select import contestant_order
 from efficient_attn.bench.record import Record
+from efficient_attn.plots.language import say
 from efficient_attn.plots.style import HIGHER, LOWER, length_axis, new_figure, style_of, tidy
 
 GREY = "#8c8c8c"
@@ -45,7 +46,8 @@ def accuracy_figure(records: Iterable[Record]) -> Figure:
             _side_by_side(axes, panel[0])
     for axes in grid[len(panels) :]:
         axes.set_visible(False)
-    figure.suptitle("Accuracy: mean over seeds, 95 % interval, single seeds faint", fontsize=11)
+    title = say("Accuracy: mean over seeds, 95 % interval, single seeds faint")
+    figure.suptitle(title, fontsize=11)
     return figure
 
 
@@ -99,7 +101,8 @@ def _side_by_side(axes: Axes, task: TaskScores) -> None:
         if control.value is not None and control.value.known:
             axes.axvspan(control.value.low, control.value.high, color=GREY, alpha=0.2, zorder=0)
     _baselines(axes, task.references, values, vertical=True)
-    direction = HIGHER.replace("↑", "→") if task.higher_is_better else LOWER.replace("↓", "←")
+    direction = say(HIGHER if task.higher_is_better else LOWER)
+    direction = direction.replace("↑", "→").replace("↓", "←")
     axes.set_xlabel(f"{task.metric}   {direction}", fontsize=9)
     axes.set_title(task.label, fontsize=10)
 
@@ -131,7 +134,7 @@ def _over_length(axes: Axes, tasks: list[TaskScores]) -> None:
     longest = tasks[-1]
     everything = [v for task in tasks for s in task.scores for v in s.by_seed.values()]
     _baselines(axes, longest.baselines, everything, vertical=False)
-    direction = HIGHER if longest.higher_is_better else LOWER
+    direction = say(HIGHER if longest.higher_is_better else LOWER)
     axes.set_ylabel(f"{longest.metric}   {direction}", fontsize=9)
     axes.set_title("\n".join([longest.name, *silent]), fontsize=10)
 
@@ -150,7 +153,7 @@ def _baselines(
         }
         label = f"{name} {value:.3g}"
         if name not in visible:
-            lines.append(Line2D([], [], label=f"{label} (off the axis)", **look))
+            lines.append(Line2D([], [], label=f"{label} {say('(off the axis)')}", **look))
         elif vertical:
             lines.append(axes.axvline(value, label=label, **look))
         else:

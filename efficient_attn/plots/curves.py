@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from efficient_attn.analysis.fastest import doubled, fits
 from efficient_attn.analysis.ratios import time_interval
 from efficient_attn.analysis.scaling import peak_bytes
 from efficient_attn.analysis.select import (
@@ -27,11 +28,15 @@ from efficient_attn.analysis.select import (
 )
 from efficient_attn.bench.intervals import Interval
 from efficient_attn.bench.record import Record
+from efficient_attn.plots.language import say
 from efficient_attn.plots.style import (
     LOWER,
+    PREDICTED_DASHES,
+    heading,
     length_axis,
     new_figure,
     plain_numbers,
+    setting_of,
     style_of,
     tidy,
 )
@@ -42,22 +47,22 @@ GUIDE_COLOUR = "#9a9a9a"
 _MARK_STEP = 0.055
 
 
-def complexity_figure(records: Iterable[Record], setting: Setting | None = None) -> Figure:
+def complexity_figure(
+    records: Iterable[Record], setting: Setting | None = None, until: int | None = None
+) -> Figure:
     """Log-log panels of forward time, forward+backward time and peak memory for every pattern.
 
     Lines are medians, bands their 95 % intervals (memory is exact and has none). A cross near the
     top edge marks a failure at its length, with its status; contestants that do not support a
-    pattern are named at the foot of its panels. Dotted guides grow as N and N².
+    pattern are named at the foot of its panels. Dotted guides grow as N and N². What is predicted
+    is dashed with hollow markers on a grey ground, its band the range of the prediction.
 
     setting: which of the measured settings to draw, the one with most records when None.
+    until: predict at doubled lengths beyond the longest, up to this, from the scaling fits.
     ValueError when there is nothing to draw.
     """
     settings = by_setting(records)
-    if not settings:
-        raise ValueError("there are no cost records to draw: run a sweep first")
-    chosen = next(iter(settings)) if setting is None else setting
-    if chosen not in settings:
-        raise ValueError(f"no cost records of {chosen}; there are: {'; '.join(map(str, settings))}")
+    chosen = setting_of(settings, setting)
     drawn = settings[chosen]
     patterns = patterns_in(drawn)
     panels = _panels(drawn)
@@ -67,26 +72,30 @@ def complexity_figure(records: Iterable[Record], setting: Setting | None = None)
         here = [record for record in drawn if pattern_of(record) == pattern]
         for axes, (title, unit, pass_, quantity) in zip(row, panels, strict=True):
             chosen_pass = [record for record in here if pass_of(record) == pass_]
-            _panel(axes, chosen_pass, quantity)
-            axes.set_title(f"{title}\n{PATTERN_NAMES[pattern]}", fontsize=10)
-            axes.set_ylabel(f"{unit}   {LOWER}", fontsize=9)
-    _legend(figure, drawn)
-    title = f"Cost over length: {chosen}"
-    figure.suptitle(title + (f"\n{chosen.machine}" if chosen.machine else ""), fontsize=11)
+            _panel(axes, chosen_pass, quantity, until)
+            axes.set_title(f"{title}\n{say(PATTERN_NAMES[pattern])}", fontsize=10)
+            axes.set_ylabel(f"{unit}   {say(LOWER)}", fontsize=9)
+    measured = [length_of(record) for record in drawn]
+    _legend(figure, drawn, predicted=bool(doubled(measured, until)))
+    heading(figure, say("Cost over length: medians, 95 % bands"), chosen)
     return figure
 
 
 def _panels(records: list[Record]) -> list[tuple[str, str, str, str]]:
     """(title, unit, pass, quantity) of every column that the records can fill."""
     passes = passes_in(records)
-    panels = [(f"time, {PASS_NAMES[name]}", "median ms", name, "time") for name in passes]
+    panels = [
+        (f"{say('time')}, {say(PASS_NAMES[name])}", say("median ms"), name, "time")
+        for name in passes
+    ]
     known = [name for name in passes if any(_memory(r) for r in records if pass_of(r) == name)]
     if known:
-        panels.append((f"peak memory, {PASS_NAMES[known[-1]]}", "MiB", known[-1], "memory"))
+        title = f"{say('peak memory')}, {say(PASS_NAMES[known[-1]])}"
+        panels.append((title, "MiB", known[-1], "memory"))
     return panels
 
 
-def _panel(axes: Axes, records: list[Record], quantity: str) -> None:
+def _panel(axes: Axes, records: list[Record], quantity: str, until: int | None) -> None:
     tidy(axes)
     lengths = sorted({length_of(record) for record in records})
     low, high = math.inf, 0.0
@@ -100,13 +109,17 @@ def _panel(axes: Axes, records: list[Record], quantity: str) -> None:
         low = min(low, *(value.low for _, value in found))
         high = max(high, *(value.high for _, value in found))
     if not high:
-        axes.text(0.5, 0.5, "nothing measured", transform=axes.transAxes, ha="center")
+        axes.text(0.5, 0.5, say("nothing measured"), transform=axes.transAxes, ha="center")
         return
-    length_axis(axes, lengths)
-    axes.set_xlim(lengths[0] / 1.25, lengths[-1] * 1.25)
+    beyond = doubled(lengths, until)
+    if beyond:
+        low, high = _predictions(axes, records, quantity, beyond, low, high)
+    length_axis(axes, [*lengths, *beyond])
+    axes.set_xlim(lengths[0] / 1.25, [*lengths, *beyond][-1] * 1.25)
     axes.set_yscale("log")
     failed = [record for record in records if not record.ok]
-    marks = _marked(axes, [record for record in failed if record.status != "unsupported"])
+    broken = [record for record in failed if record.status != "unsupported"]
+    marks = _marked(axes, broken, crowded=bool(beyond))
     _unsupported(axes, [record for record in failed if record.status == "unsupported"])
     _limits(axes, low, high, marks)
     _guides(axes, lengths, low, high)
@@ -142,13 +155,44 @@ def _draw(axes: Axes, name: str, variant: str, points: list[tuple[int, Interval]
     axes.plot(x, y, label=name, linewidth=1.5, markersize=5, **look.to_dict())
 
 
-def _marked(axes: Axes, failed: list[Record]) -> int:
-    """Crosses with their status below the top edge, stacked by length; the tallest stack."""
+def _predictions(
+    axes: Axes, records: list[Record], quantity: str, beyond: list[int], low: float, high: float
+) -> tuple[float, float]:
+    """Every fit from its last measured value on, on a ground of its own; the limits widened."""
+    unit = 1.0 if quantity == "time" else MIB
+    variants = {record.contestant: record.variant for record in records}
+    for name, fit in fits(records, quantity).items():
+        there = [fit.at(length) for length in beyond]
+        look = style_of(name, variants[name])
+        last = fit.lengths[-1], fit.curve.values[-1] / unit
+        x = [last[0], *beyond]
+        lows = [last[1], *(at.low / unit for at in there)]
+        highs = [last[1], *(at.high / unit for at in there)]
+        axes.fill_between(x, lows, highs, color=look.color, alpha=0.1, linewidth=0)
+        axes.plot(
+            x,
+            [last[1], *(at.value / unit for at in there)],
+            label=f"_{name} predicted",
+            markevery=range(1, len(x)),
+            markersize=5,
+            **look.predicted(),
+        )
+        low, high = min(low, *lows), max(high, *highs)
+    axes.axvspan(beyond[0] / 1.41, beyond[-1] * 2, color="#f4f4f4", zorder=0)
+    return low, high
+
+
+def _marked(axes: Axes, failed: list[Record], *, crowded: bool) -> int:
+    """Crosses with their status below the top edge, stacked by length; the tallest stack.
+
+    crowded: lengths stand too close for a status between two of them, so that all share a stack.
+    """
     stacks: dict[int, int] = {}
     for record in sorted(failed, key=lambda record: (length_of(record), record.contestant)):
         length = length_of(record)
-        height = 0.97 - _MARK_STEP * stacks.get(length, 0)
-        stacks[length] = stacks.get(length, 0) + 1
+        stack = 0 if crowded else length
+        height = 0.97 - _MARK_STEP * stacks.get(stack, 0)
+        stacks[stack] = stacks.get(stack, 0) + 1
         axes.plot(
             [length],
             [height],
@@ -180,7 +224,7 @@ def _unsupported(axes: Axes, records: list[Record]) -> None:
         axes.text(
             0.98,
             0.02,
-            "unsupported: " + ",\n".join(names),
+            say("unsupported:") + " " + ",\n".join(names),
             transform=axes.transAxes,
             ha="right",
             va="bottom",
@@ -228,15 +272,19 @@ def _guides(axes: Axes, lengths: list[int], low: float, high: float) -> None:
         )
 
 
-def _legend(figure: Figure, records: list[Record]) -> None:
+def _legend(figure: Figure, records: list[Record], *, predicted: bool) -> None:
     variants = {record.contestant: record.variant for record in records}
     handles: list[Any] = []
     for name in contestants_in(records):
         look = style_of(name, variants[name]).to_dict()
         handles.append(Line2D([], [], label=name, linewidth=1.5, markersize=5, **look))
-    handles.append(Line2D([], [], color=GUIDE_COLOUR, linestyle=":", label="growth as N, N²"))
+    handles.append(Line2D([], [], color=GUIDE_COLOUR, linestyle=":", label=say("growth as N, N²")))
     statuses = sorted({r.status for r in records if not r.ok and r.status != "unsupported"})
     if statuses:
-        label = f"failed: {', '.join(statuses)}"
+        label = f"{say('failed:')} {', '.join(statuses)}"
         handles.append(Line2D([], [], color="#444444", marker="x", linestyle="none", label=label))
+    if predicted:
+        hollow: dict[str, Any] = {"linestyle": PREDICTED_DASHES, "markerfacecolor": "white"}
+        label = say("dashed, hollow: predicted")
+        handles.append(Line2D([], [], color="#444444", marker="o", label=label, **hollow))
     figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False)

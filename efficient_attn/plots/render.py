@@ -5,38 +5,56 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from efficient_attn.analysis.select import by_setting, setting_names
+from efficient_attn.analysis.accuracy import task_scores
+from efficient_attn.analysis.crossover import FUSED, NAIVE, crossovers
+from efficient_attn.analysis.select import Setting, by_setting, length_of, setting_names
 from efficient_attn.bench.record import Record
 from efficient_attn.bench.store import Store
 from efficient_attn.plots.accuracy import accuracy_figure
+from efficient_attn.plots.crossover_map import crossover_figure, map_figure
 from efficient_attn.plots.curves import complexity_figure
-from efficient_attn.plots.front import front_figure
+from efficient_attn.plots.front import front_figure, tasks_with_memory
+from efficient_attn.plots.language import speaking
+from efficient_attn.plots.peak import peak_figure, with_peak
 from efficient_attn.plots.quality import knob_figure, state_figure, with_knob, with_state
 
 FORMATS = ("png", "svg", "pdf")
+LONGEST = 2**20
+"""Tokens beyond which nothing is predicted."""
 
 
 def plot(
     results_folder: str | os.PathLike[str],
     out: str | os.PathLike[str] | None = None,
     formats: Sequence[str] = ("png", "svg"),
+    language: str = "en",
+    until: int | None = None,
 ) -> list[Path]:
     """Write every figure that the records allow and return the paths.
 
-    ``complexity`` (one more file per further setting), ``accuracy``, ``front``, ``state`` and
-    ``knobs`` go to `out`, by default ``<results_folder>/figures``. FileNotFoundError when the
-    folder holds no records, ValueError for an unknown format.
+    ``complexity``, ``map``, ``crossover``, ``crossover_naive`` and ``peak`` (one more file of each
+    per further setting), ``accuracy``, ``front``, ``front_memory``, ``state`` and ``knobs`` go to
+    `out`, by default ``<results_folder>/figures``.
+
+    language: of titles and axes, ``en`` or ``zh``. until: show what is predicted beyond the longest
+    length, up to this many tokens.
+
+    FileNotFoundError when the folder holds no records, ValueError for an unknown format or
+    language, for a length beyond `LONGEST`, and where no installed font has Chinese characters.
     """
     unknown = sorted(set(formats) - set(FORMATS))
     if unknown or not formats:
         raise ValueError(
             f"figure format(s) {', '.join(unknown) or 'none given'}; allowed: {', '.join(FORMATS)}"
         )
+    if until is not None and not 1 <= until <= LONGEST:
+        raise ValueError(f"until={until}: allowed are lengths up to {LONGEST} tokens")
     records = Store(results_folder).read()
     if not records:
         raise FileNotFoundError(
@@ -44,28 +62,51 @@ def plot(
             "or run one first (efficient-attn sweep --help)"
         )
     folder = Path(results_folder) / "figures" if out is None else Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     written = []
-    for name, draw in _figures(records).items():
-        figure = draw()
-        for kind in formats:
-            written.append(save(figure, folder / f"{name}.{kind}"))
+    with speaking(language, formats):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, draw in _figures(records, until).items():
+            figure = draw()
+            for kind in formats:
+                written.append(save(figure, folder / f"{name}.{kind}"))
     return written
 
 
-def _figures(records: list[Record]) -> dict[str, Callable[[], Figure]]:
+def _figures(records: list[Record], until: int | None) -> dict[str, Callable[[], Figure]]:
     figures: dict[str, Callable[[], Figure]] = {}
-    for setting, text in setting_names(by_setting(records)).items():
-        name = f"complexity_{_slug(text)}" if figures else "complexity"
-        figures[name] = lambda setting=setting: complexity_figure(records, setting)  # type: ignore[misc]
+    settings = by_setting(records)
+    for setting, text in setting_names(settings).items():
+        suffix = f"_{_slug(text)}" if figures else ""
+        for name, draw in _of_setting(settings[setting], setting, until).items():
+            figures[name + suffix] = draw
     if any(record.measure == "accuracy" for record in records):
-        figures["accuracy"] = lambda: accuracy_figure(records)
+        figures["accuracy"] = partial(accuracy_figure, records)
     if any(record.measure == "accuracy" and record.ok for record in records):
-        figures["front"] = lambda: front_figure(records)
+        figures["front"] = partial(front_figure, records)
+        if tasks_with_memory(task_scores(records), records):
+            figures["front_memory"] = partial(front_figure, records, "memory")
     if with_state(records):
-        figures["state"] = lambda: state_figure(records)
+        figures["state"] = partial(state_figure, records)
     if with_knob(records):
-        figures["knobs"] = lambda: knob_figure(records)
+        figures["knobs"] = partial(knob_figure, records)
+    return figures
+
+
+def _of_setting(
+    records: list[Record], setting: Setting, until: int | None
+) -> dict[str, Callable[[], Figure]]:
+    """Figures of cost that the records of one setting allow; over length where there are two."""
+    figures: dict[str, Callable[[], Figure]] = {
+        "complexity": partial(complexity_figure, records, setting, until)
+    }
+    if len({length_of(record) for record in records if record.ok}) < 2:
+        return figures
+    figures["map"] = partial(map_figure, records, setting, until)
+    for name, baseline in (("crossover", FUSED), ("crossover_naive", NAIVE)):
+        if crossovers(records, (baseline,)):
+            figures[name] = partial(crossover_figure, records, setting, baseline)
+    if with_peak(records):
+        figures["peak"] = partial(peak_figure, records, setting)
     return figures
 
 

@@ -7,6 +7,7 @@ marker repeats the distinction for print in grey.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from efficient_attn.analysis.select import entry_name
+from efficient_attn.analysis.select import Setting, entry_name
+from efficient_attn.plots.language import say, say_setting
 
 LOWER = "↓ lower is better"
 HIGHER = "↑ higher is better"
@@ -30,6 +32,7 @@ _KNOWN = {
 }
 _COLOURS = ("#D55E00", "#56B4E9", "#332288", "#882255", "#999933", "#44AA99")
 _MARKERS = ("<", ">", "p", "h", "*", "d", "8", "H")
+PREDICTED_DASHES = (0, (4, 2))
 _DASHES = ((0, (5, 2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2, 1, 2)))
 
 
@@ -43,6 +46,11 @@ class Style:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def predicted(self) -> dict[str, Any]:
+        """The same for values that were not measured: dashed, with hollow markers."""
+        hollow = {"markerfacecolor": "white", "linestyle": PREDICTED_DASHES}
+        return {**asdict(self), **hollow, "linewidth": 1.1}
 
 
 def style_of(contestant: str, variant: str | None = None) -> Style:
@@ -67,6 +75,26 @@ def new_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout="constrained", dpi=120)
 
 
+def heading(figure: Figure, title: str, setting: Setting) -> None:
+    """The title, and below it what is the same in the whole figure."""
+    fixed = say_setting(setting)
+    lines = [title, fixed, *([setting.machine] if setting.machine else [])]
+    figure.suptitle("\n".join(lines), fontsize=11)
+
+
+def setting_of(settings: Iterable[Setting], asked: Setting | None) -> Setting:
+    """The setting asked for, the first when None; ValueError when there is none such."""
+    settings = list(settings)
+    if not settings:
+        raise ValueError("there are no cost records to draw: run a sweep first")
+    if asked is None:
+        return settings[0]
+    if asked not in settings:
+        there = "; ".join(map(str, settings))
+        raise ValueError(f"no cost records of {asked}; there are: {there}")
+    return asked
+
+
 def tidy(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, which="major", color="#e6e6e6", linewidth=0.8)
@@ -82,7 +110,7 @@ def length_axis(axes: Axes, lengths: list[int]) -> None:
     axes.xaxis.set_major_locator(FixedLocator(shown))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
-    axes.set_xlabel("length N", fontsize=9)
+    axes.set_xlabel(say("length N"), fontsize=9)
 
 
 def plain_numbers(value: float, _position: int | None = None) -> str:

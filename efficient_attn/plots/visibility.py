@@ -20,6 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 from torch import Tensor
 
+from efficient_attn.plots.language import say
 from efficient_attn.plots.sight import Sight, observe
 from efficient_attn.plots.style import new_figure, style_of
 
@@ -98,7 +99,7 @@ class _Sheet:
         self.figure = new_figure(self.width, self.height)
         self.figure.set_layout_engine("none")
         self.write("\n".join(title), 0.12, 11)
-        self.write("Who sees whom: a row is a query, a column is a key", self.top, 10)
+        self.write(say("Who sees whom: a row is a query, a column is a key"), self.top, 10)
         self.write("\n".join(about), self.middle, 10)
 
     @property
@@ -154,41 +155,48 @@ def _title(sight: Sight, width: int) -> list[str]:
         for name, value in asdict(sight.core.options).items()
         if value is not None
     )
+    sizes = say("queries N={N}, keys M={M}", N=N, M=M)
     return [
-        f"{sight.core.name}: {_PATTERN_WORDS[sight.pattern]}, queries N={N}, keys M={M}",
-        *textwrap.wrap(options or "no options", width),
+        f"{sight.core.name}: {say(_PATTERN_WORDS[sight.pattern])}, {sizes}",
+        *textwrap.wrap(options or say("no options"), width),
     ]
 
 
 def _about_weights(sight: Sight, shown: int) -> list[str]:
     """What the heat maps hold, in words."""
     heads = sight.weights.shape[0]
-    which = f"first {shown} of {heads} heads" if shown < heads else "by head"
+    which = say("by head")
+    if shown < heads:
+        which = say("first {shown} of {heads} heads", shown=shown, heads=heads)
     sums = sight.weights.sum(-1)[(sight.weights != 0).any(-1)]
     if sums.numel() == 0:
-        rows = "all are zero"
+        rows = say("all are zero")
     elif torch.allclose(sums, torch.ones_like(sums)):
-        rows = "each row sums to 1"
+        rows = say("each row sums to 1")
     else:
-        rows = f"rows sum to {float(sums.min()):.2g} … {float(sums.max()):.2g}"
-    lines = [f"Weight of a key (column) in the output of a query (row), {which}; {rows}"]
-    return [*lines, sight.materialised] if sight.materialised else lines
+        low, high = float(sums.min()), float(sums.max())
+        rows = say("rows sum to {low:.2g} … {high:.2g}", low=low, high=high)
+    lines = [f"{say('Weight of a key (column) in the output of a query (row)')}, {which}; {rows}"]
+    return [*lines, say(sight.materialised)] if sight.materialised else lines
 
 
 def _draw_visibility(sheet: _Sheet, sight: Sight) -> None:
     colour = style_of(sight.core.name).color
-    kinds: list[Artist] = [_swatch(colour, "seen"), _swatch(UNSEEN, "not seen")]
+    kinds: list[Artist] = [_swatch(colour, say("seen")), _swatch(UNSEEN, say("not seen"))]
     axes = sheet.upper_panel(0)
-    _seen_panel(axes, sight, sight.weights, 0, colour, sight.why_not or "no padding")
+    title = say("no padding")
+    if sight.why_not:
+        title = say("no padded example: {name} takes no key padding mask", name=sight.core.name)
+    _seen_panel(axes, sight, sight.weights, 0, colour, title)
     if sight.padded is not None:
-        title = f"the last {sight.missing} keys are padding"
+        title = say("the last {missing} keys are padding", missing=sight.missing)
         axes = sheet.upper_panel(1)
         _seen_panel(axes, sight, sight.padded, sight.missing, colour, title)
-        kinds.append(_swatch(PADDING, "padding, hidden from all"))
+        kinds.append(_swatch(PADDING, say("padding, hidden from all")))
         if sight.pattern.endswith("_self"):
             edge = sight.weights.shape[1] - sight.missing - 0.5
             axes.axhline(edge, color="#d62728", linestyle="--", linewidth=1.2)
-            label = "below it: queries of padding"
+            label = say("below it: queries of padding")
             kinds.append(Line2D([], [], color="#d62728", linestyle="--", label=label))
     if sight.grid is not None:
         _grid_panel(sheet.upper_panel(sheet.upper - 1), sight.weights, sight.grid)
@@ -208,10 +216,11 @@ def _seen_panel(
     hidden[hidden == 0] = 2  # a padded key that leaks stays drawn as seen
     axes.imshow(kind, cmap=ListedColormap([UNSEEN, colour, PADDING]), vmin=0, vmax=2)
     low, high = seen.sum(1).min(), seen.sum(1).max()
-    count = f"{low}" if low == high else f"{low} to {high}"
-    axes.set_title(f"{title}\n{count} key{'s' if high != 1 else ''} per query", fontsize=9)
-    axes.set_ylabel("query", fontsize=9)
-    axes.set_xlabel("key", fontsize=9)
+    count = f"{low}" if low == high else say("{low} to {high}", low=low, high=high)
+    sees = say("{count} keys per query" if high != 1 else "{count} key per query", count=count)
+    axes.set_title(f"{title}\n{sees}", fontsize=9)
+    axes.set_ylabel(say("query"), fontsize=9)
+    axes.set_xlabel(say("key"), fontsize=9)
     _axes_of_tokens(axes, sight)
 
 
@@ -225,11 +234,10 @@ def _grid_panel(axes: Axes, weights: Tensor, grid: tuple[int, int]) -> None:
     if places.size <= 144:
         for (row, column), place in np.ndenumerate(places):
             axes.text(column, row, str(place), ha="center", va="center", fontsize=8)
-    axes.set_title(
-        f"the {grid[0]}×{grid[1]} grid of tokens\nequal numbers see the same keys", fontsize=9
-    )
-    axes.set_xlabel("column", fontsize=9)
-    axes.set_ylabel("row", fontsize=9)
+    title = say("the {rows}×{columns} grid of tokens", rows=grid[0], columns=grid[1])
+    axes.set_title(f"{title}\n{say('equal numbers see the same keys')}", fontsize=9)
+    axes.set_xlabel(say("column"), fontsize=9)
+    axes.set_ylabel(say("row"), fontsize=9)
     _integer_ticks(axes)
 
 
@@ -243,14 +251,14 @@ def _draw_weights(sheet: _Sheet, sight: Sight) -> None:
     for head in range(sheet.shown):
         axes = sheet.head_panel(head)
         image = axes.imshow(np.ma.masked_array(weights[head], unseen), cmap=colours, norm=norm)
-        axes.set_title(f"head {head}", fontsize=9)
+        axes.set_title(say("head {head}", head=head), fontsize=9)
         if head % sheet.columns == 0:
-            axes.set_ylabel("query", fontsize=9)
+            axes.set_ylabel(say("query"), fontsize=9)
         if head + sheet.columns >= sheet.shown:
-            axes.set_xlabel("key", fontsize=9)
+            axes.set_xlabel(say("key"), fontsize=9)
         _axes_of_tokens(axes, sight)
     bar = sheet.figure.colorbar(image, cax=sheet.bar_axes())
-    bar.set_label("weight, white is 0" if signed else "weight, root scale", fontsize=9)
+    bar.set_label(say("weight, white is 0" if signed else "weight, root scale"), fontsize=9)
     bar.ax.tick_params(labelsize=8)
 
 

@@ -138,6 +138,26 @@ def test_one_record_is_enough(records: list) -> None:
     assert figure.axes
 
 
+def test_predictions_are_dashed_hollow_and_named() -> None:
+    records = cells((256, 512, 1024, 2048), patterns=("noncausal_self",), passes=("forward",))
+    figure = complexity_figure(records, until=10_000)
+    axes = figure.axes[0]
+    assert set(curves(axes)) == set(TIMES)
+    for name in TIMES:
+        (line,) = hidden(axes, f"_{name} predicted")
+        # Starts at the last measured value, then at doubled lengths up to the one asked for.
+        assert list(line.get_xdata()) == [2048, 4096, 8192]
+        assert line.get_ydata()[0] == curves(axes)[name][-1, 1]
+        assert line.get_markerfacecolor() == "white"
+        assert line.get_linestyle() == "--"
+        assert line.get_color() == style_of(name).color
+    assert "dashed, hollow: predicted" in legend_texts(figure)
+    assert not hidden(complexity_figure(records).axes[0], "predicted")
+    fail = {("full_naive", 1024): "timeout", ("full_naive", 2048): "oom"}
+    one = cells(patterns=("causal_self",), fail=fail)
+    assert overlapping(complexity_figure(one, until=16_384)) == []
+
+
 def test_one_setting_is_drawn_at_a_time() -> None:
     records = cells((256, 512)) + cells((256,), batch=4)
     settings = list(by_setting(records))
@@ -222,9 +242,9 @@ def test_one_seed_draws_a_point_without_an_interval() -> None:
     assert np.isfinite(axes.get_xlim()).all()
 
 
-def point(name: str, time: float, value: float) -> Point:
+def point(name: str, cost: float, value: float) -> Point:
     score = Score(name, name, {}, mean_interval([value, value]), {}, {}, None, None, 1.0, 1)
-    return Point(name, time, score)
+    return Point(name, cost, score)
 
 
 def test_the_front_holds_what_nothing_else_beats() -> None:
@@ -254,12 +274,12 @@ def test_time_is_the_nearest_measured_length_or_training_for_all() -> None:
     (task,) = task_scores(scores({"full": 0.9, "performer": 0.5}, length=600))
     points, label = timed(task, cells())
     assert "N=512" in label
-    by_name = {p.contestant: p.time for p in points}
+    by_name = {p.contestant: p.cost for p in points}
     assert by_name["full"] == pytest.approx(3 * TIMES["full"](512), rel=0.3)
     without = [record for record in cells() if record.contestant != "performer"]
     points, label = timed(task, without)
     assert label == "training, s"
-    assert {p.time for p in points} == {6.0}
+    assert {p.cost for p in points} == {6.0}
 
 
 def test_times_of_other_options_than_those_trained_do_not_count() -> None:
@@ -271,6 +291,18 @@ def test_times_of_other_options_than_those_trained_do_not_count() -> None:
         for record in cells()
     ]
     assert timed(task, others)[1] == "training, s"
+
+
+def test_memory_has_a_front_where_everybody_has_a_peak() -> None:
+    measured = scores({"full": 0.9, "performer": 0.5}, length=600)
+    (axes,) = front_figure(cells() + measured, "memory").axes
+    assert "forward+backward at N=512, MiB" in axes.get_xlabel()
+    places = {item.get_label(): item.lines[0].get_xdata()[0] for item in axes.containers}
+    # 2048 and 9000 bytes per token.
+    assert places == pytest.approx({"full": 1.0, "performer": 9000 * 512 / 2**20})
+    unknown = cells(peak=None)
+    with pytest.raises(ValueError, match="no task has the peak memory"):
+        front_figure(unknown + measured, "memory")
 
 
 @pytest.mark.parametrize("draw", [accuracy_figure, front_figure])

@@ -145,7 +145,7 @@ def test_mistakes_are_explained() -> None:
 
 def arguments(**given: Any) -> argparse.Namespace:
     usual = {"variant": "local_window", "length": 8, "pattern": "causal_self", "heads": 2,
-             "option": ["window=2"], "out": None, "format": None}  # fmt: skip
+             "option": ["window=2"], "out": None, "format": None, "language": "en"}  # fmt: skip
     return argparse.Namespace(**{**usual, **given})
 
 
