@@ -103,7 +103,7 @@ def _measure(
 ) -> list[Record]:
     contestants = tuple(Contestant(name, variant, {}) for name in names)
     cell = CostCell(contestants, Limits(timeout_s=120.0), workload, how)
-    records = {one.contestant: one for one in cell.run(contestants, lambda share, what: None)}
+    records = {one.contestant: one for one in cell.run(contestants, lambda *_: None)}
     for record in records.values():
         if not record.ok:
             raise SystemExit(f"{variant} at N={workload.length}: {record.status}, {record.reason}")

@@ -108,7 +108,7 @@ def _measure(asked: Sequence[tuple[str, dict[str, Any]]]) -> list[Record]:
         Contestant(f"{number}", variant, options) for number, (variant, options) in enumerate(asked)
     )
     cell = CostCell(contestants, Limits(timeout_s=60.0), WORKLOAD, CostSettings(max_rounds=20))
-    records = {one.contestant: one for one in cell.run(contestants, lambda share, what: None)}
+    records = {one.contestant: one for one in cell.run(contestants, lambda *_: None)}
     for record in records.values():
         if not record.ok:
             raise SystemExit(f"{record.variant} {record.options}: {record.status}, {record.reason}")

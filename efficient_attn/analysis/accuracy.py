@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from efficient_attn.analysis.select import (
+    NO_MIXING,
+    asked,
     contestant_order,
+    entry_name,
     length_of,
     pattern_of,
     relabel,
@@ -32,6 +35,9 @@ class Score:
         direction is better), seed by seed where seeds are shared; None for full and without it.
     train_seconds: median over seeds.
     details: further figures for each way of using the model, mean over the seeds.
+    learning_rates: the rate that validation picked, by seed; rates_tried: all of them.
+    peak_tensor_bytes, peak_rss_bytes: of one update and of all the training, median over the seeds
+        where known.
     """
 
     contestant: str
@@ -45,6 +51,19 @@ class Score:
     train_seconds: float | None
     parameters: int | None
     details: dict[str, dict[str, float]] = field(default_factory=dict)
+    learning_rates: dict[int, float] = field(default_factory=dict)
+    rates_tried: tuple[float, ...] = ()
+    peak_tensor_bytes: float | None = None
+    peak_rss_bytes: float | None = None
+
+    @property
+    def at_edge(self) -> int:
+        """How many seeds picked the lowest or highest of several rates: a better one may lie
+        beyond."""
+        if len(self.rates_tried) < 2:
+            return 0
+        ends = min(self.rates_tried), max(self.rates_tried)
+        return sum(rate in ends for rate in self.learning_rates.values())
 
     @property
     def status(self) -> str:
@@ -60,6 +79,7 @@ class TaskScores:
 
     label: the task's name, with whatever tells it from the other tasks shown beside it.
     baselines: metric of trivial predictors, mean over the records.
+    scores: of the variants. controls: of the trained baseline, `select.NO_MIXING`.
     capability: what of attention the task asks for; None in records that do not tell.
     """
 
@@ -71,10 +91,18 @@ class TaskScores:
     higher_is_better: bool
     baselines: dict[str, float]
     scores: tuple[Score, ...]
+    controls: tuple[Score, ...] = ()
     capability: str | None = None
 
     def of(self, contestant: str) -> Score | None:
-        return next((score for score in self.scores if score.contestant == contestant), None)
+        everyone = (*self.scores, *self.controls)
+        return next((score for score in everyone if score.contestant == contestant), None)
+
+    @property
+    def references(self) -> dict[str, float]:
+        """Trivial predictors and the trained baseline: what a score is held against."""
+        trained = {score.contestant: score.value.value for score in self.controls if score.value}
+        return {**self.baselines, **trained}
 
     @property
     def direction(self) -> str:
@@ -101,6 +129,7 @@ def _scores(label: str, records: list[Record]) -> TaskScores:
         by_contestant[record.contestant].append(record)
     full = _by_seed(by_contestant.get("full", []))
     names = sorted(by_contestant, key=contestant_order)
+    scores = [_score(name, by_contestant[name], full, higher) for name in names]
     return TaskScores(
         name=_name(first),
         label=label,
@@ -109,7 +138,8 @@ def _scores(label: str, records: list[Record]) -> TaskScores:
         metric=str(result.get("metric", first.request["task"].get("metric", "metric"))),
         higher_is_better=higher,
         baselines=_baselines(finished),
-        scores=tuple(_score(name, by_contestant[name], full, higher) for name in names),
+        scores=tuple(one for one in scores if entry_name(one.contestant) != NO_MIXING),
+        controls=tuple(one for one in scores if entry_name(one.contestant) == NO_MIXING),
         capability=next(filter(None, (r.request["task"].get("capability") for r in records)), None),
     )
 
@@ -130,7 +160,7 @@ def _score(name: str, records: list[Record], full: Mapping[int, float], higher: 
         by_seed=by_seed,
         failures=dict(failures),
         reason=failed[0].reason if failed else None,
-        price=None if name == "full" else _price(by_seed, full, higher),
+        price=None if name == "full" else loss_against(full, by_seed, higher_is_better=higher),
         train_seconds=(
             statistics.median(float(record.result["train_seconds"]) for record in finished)
             if finished
@@ -138,7 +168,19 @@ def _score(name: str, records: list[Record], full: Mapping[int, float], higher: 
         ),
         parameters=int(example.result["parameters"]) if finished else None,
         details=_details(finished),
+        learning_rates={seed_of(r): float(r.result["learning_rate"]) for r in finished},
+        rates_tried=tuple(
+            sorted({float(t["learning_rate"]) for r in finished for t in r.result["trials"]})
+        ),
+        peak_tensor_bytes=_median(finished, "peak_tensor_bytes"),
+        peak_rss_bytes=_median(finished, "peak_rss_bytes"),
     )
+
+
+def _median(records: Iterable[Record], name: str) -> float | None:
+    """Over the records that know it; None when none does."""
+    known = [value for record in records if (value := record.result.get(name)) is not None]
+    return statistics.median(known) if known else None
 
 
 def _details(records: Iterable[Record]) -> dict[str, dict[str, float]]:
@@ -158,15 +200,20 @@ def _by_number(name: str) -> list[tuple[str, int]]:
     return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
 
 
-def _price(mine: Mapping[int, float], full: Mapping[int, float], higher: bool) -> Interval | None:
-    """Loss against full: paired by seed where at least two are shared, else of the means."""
-    if not mine or not full:
+def loss_against(
+    best: Mapping[int, float], mine: Mapping[int, float], *, higher_is_better: bool
+) -> Interval | None:
+    """How much worse than `best`: paired by seed where two or more are shared, else of the means.
+
+    None where one of them has no score.
+    """
+    if not mine or not best:
         return None
-    sign = 1.0 if higher else -1.0
-    shared = sorted(set(mine) & set(full))
+    sign = 1.0 if higher_is_better else -1.0
+    shared = sorted(set(mine) & set(best))
     if len(shared) >= 2:
-        return mean_interval([sign * (full[seed] - mine[seed]) for seed in shared])
-    one, other = mean_interval(list(full.values())), mean_interval(list(mine.values()))
+        return mean_interval([sign * (best[seed] - mine[seed]) for seed in shared])
+    one, other = mean_interval(list(best.values())), mean_interval(list(mine.values()))
     reach = math.hypot(one.high - one.value, other.high - other.value)
     value = sign * (one.value - other.value)
     known = 0.0 if math.isinf(reach) else min(one.confidence, other.confidence)
@@ -208,12 +255,12 @@ def _setting(record: Record) -> str:
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    """The request without the seed, flattened one level: ``task.length``, ``model.d_model``."""
+    """The request flattened one level: ``task.length``, ``model.d_model``."""
     flat: dict[str, Any] = {}
-    for group, values in record.request.items():
+    for group, values in asked(record).items():
         if isinstance(values, Mapping):
             flat.update({f"{group}.{name}": value for name, value in values.items()})
-        elif group != "seed":
+        else:
             flat[group] = values
     return flat
 

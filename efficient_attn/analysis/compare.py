@@ -19,6 +19,7 @@ from efficient_attn.analysis.select import (
     PASS_NAMES,
     PATTERN_NAMES,
     Setting,
+    asked,
     length_of,
     machine,
     pass_of,
@@ -385,9 +386,7 @@ def _seed(record: Record) -> int:
 
 
 def _asked(record: Record) -> str:
-    request = dict(record.request)
-    if record.measure == "accuracy":
-        request.pop("seed", None)
+    request = asked(record) if record.measure == "accuracy" else record.request
     return json.dumps(request, sort_keys=True, default=str)
 
 

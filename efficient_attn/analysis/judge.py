@@ -277,7 +277,7 @@ def _accuracy(
                     length=task.length,
                     metric=task.metric,
                     higher_is_better=task.higher_is_better,
-                    baselines=task.baselines,
+                    baselines=task.references,
                     score=score,
                     note=_caution(options, score),
                 )

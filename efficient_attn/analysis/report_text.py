@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import TextIO
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from efficient_attn.analysis.accuracy import Score, TaskScores, task_scores
+from efficient_attn.analysis.accuracy import task_scores
+from efficient_attn.analysis.accuracy_text import accuracy_parts
 from efficient_attn.analysis.crossover import crossovers
 from efficient_attn.analysis.ranking_text import print_ranking
 from efficient_attn.analysis.ratios import time_interval
@@ -33,7 +33,6 @@ from efficient_attn.analysis.select import (
     PASS_NAMES,
     PATTERN_NAMES,
     by_setting,
-    contestant_order,
     contestants_in,
     costs,
     length_of,
@@ -45,12 +44,18 @@ from efficient_attn.analysis.select import (
     relabel,
     setting_names,
 )
-from efficient_attn.analysis.terminal import ABSENT, MIB, console, number
+from efficient_attn.analysis.terminal import (
+    ABSENT,
+    MIB,
+    console,
+    new_table,
+    number,
+    number_column,
+)
 from efficient_attn.bench.intervals import Interval
 from efficient_attn.bench.record import Record
 
 __all__ = [
-    "accuracy_table",
     "closing_table",
     "crossover_table",
     "print_closing",
@@ -90,7 +95,7 @@ def closing_table(records: Iterable[Record]) -> RenderableType:
     Cost: contestants × lengths, medians of each pass, peak memory, decoding state and how near the
     machine's limit a pass ran; what failed shows its status in its place, ``~`` marks a median
     that missed its target precision, ``·`` what was not asked. Accuracy: mean ± half of the 95 %
-    interval over seeds, above the baselines.
+    interval over seeds, above the baselines, what training took, and who ties.
     """
     records = list(records)
     parts: list[RenderableType] = []
@@ -102,51 +107,9 @@ def closing_table(records: Iterable[Record]) -> RenderableType:
             parts += _cost_tables(here, f"{PATTERN_NAMES[pattern]}; {names[setting]}")
     tasks = task_scores(records)
     if tasks:
-        parts.append(accuracy_table(tasks))
-        parts += [details_table(task) for task in tasks if any(s.details for s in task.scores)]
+        parts += accuracy_parts(tasks)
     parts += _failures(records)
     return Group(*parts) if parts else Text("no records")
-
-
-def accuracy_table(tasks: list[TaskScores]) -> Table:
-    """Contestants × tasks, then the baselines of each task."""
-    table = _table("accuracy: mean ± half of the 95 % interval over seeds")
-    for task in tasks:
-        arrow = "↑" if task.higher_is_better else "↓"
-        _number_column(table, f"{task.label}\n{task.metric} {arrow}")
-    for name in _contestants(tasks):
-        row = [task.of(name) for task in tasks]
-        table.add_row(Text(name), *(Text(_score_cell(score)) for score in row))
-    table.add_section()
-    for name in sorted({name for task in tasks for name in task.baselines}):
-        cells = [_plain(task.baselines.get(name)) for task in tasks]
-        table.add_row(Text(f"({name})", style="dim"), *(Text(cell, style="dim") for cell in cells))
-    return table
-
-
-def details_table(task: TaskScores) -> Table:
-    """Contestants and the ways their models were used × further figures of one task."""
-    table = _table(f"{task.label}: test split in detail, mean over seeds")
-    table.add_column("decoding")
-    uses = [
-        (score.contestant, use, figures)
-        for score in task.scores
-        for use, figures in score.details.items()
-    ]
-    columns = list(dict.fromkeys(name for _, _, figures in uses for name in figures))
-    for name in columns:
-        _number_column(table, name)
-    for contestant, use, figures in uses:
-        table.add_row(Text(contestant), use, *(_plain(figures.get(name)) for name in columns))
-    return table
-
-
-def _contestants(tasks: list[TaskScores]) -> list[str]:
-    """Every contestant of the tasks once, in the order in which tables list them."""
-    names: dict[str, None] = {}
-    for task in tasks:
-        names.update(dict.fromkeys(score.contestant for score in task.scores))
-    return sorted(names, key=contestant_order)
 
 
 def slopes_table(records: Iterable[Record]) -> RenderableType:
@@ -158,11 +121,11 @@ def slopes_table(records: Iterable[Record]) -> RenderableType:
     groups = by_setting(records)
     names = setting_names(groups)
     for setting, members in groups.items():
-        table = _table(f"growth with length; {names[setting]}")
+        table = new_table(f"growth with length; {names[setting]}")
         for title in ("pattern", "quantity"):
             table.add_column(title, no_wrap=True)
         for title in ("slope", "95 %", "class", "lengths"):
-            _number_column(table, title)
+            number_column(table, title)
         for pattern in patterns_in(members):
             for pass_ in passes_in(members):
                 here = [r for r in members if (pattern_of(r), pass_of(r)) == (pattern, pass_)]
@@ -178,7 +141,7 @@ def slopes_table(records: Iterable[Record]) -> RenderableType:
 
 def crossover_table(records: Iterable[Record]) -> RenderableType:
     """From which length on each contestant is faster than full, with the interval's ends."""
-    table = _table("faster than full from which length on")
+    table = new_table("faster than full from which length on")
     for title in ("pattern", "pass", "crossover", "setting"):
         table.add_column(title, overflow="fold")
     crossings = crossovers(records)
@@ -205,9 +168,9 @@ def _cost_tables(records: list[Record], where: str) -> list[RenderableType]:
 def _grid(
     records: list[Record], lengths: list[int], title: str, cell: Callable[[Record], str | None]
 ) -> Table:
-    table = _table(title)
+    table = new_table(title)
     for length in lengths:
-        _number_column(table, f"N={length}")
+        number_column(table, f"N={length}")
     found = {(record.contestant, length_of(record)): record for record in records}
     for name in contestants_in(records):
         cells = [_cost_cell(found.get((name, length)), cell) for length in lengths]
@@ -250,19 +213,6 @@ _QUANTITIES: dict[str, Callable[[Record], str | None]] = {
 }
 
 
-def _score_cell(score: Score | None) -> str:
-    if score is None:
-        return ABSENT
-    if score.value is None:
-        return score.status
-    reach = score.value.high - score.value.value
-    cell = f"{score.value.value:.3f} ± {reach:.3f}" if score.value.known else ""
-    cell = cell or f"{score.value.value:.3f} (1 seed)"
-    total = len(score.by_seed) + sum(score.failures.values())
-    failed = [f"{count} of {total} {status}" for status, count in sorted(score.failures.items())]
-    return f"{cell} ({', '.join(failed)})" if failed else cell
-
-
 def _slope_rows(table: Table, records: list[Record], pattern: str, pass_: str) -> None:
     for name in contestants_in(records):
         mine = [record for record in records if record.contestant == name]
@@ -296,7 +246,7 @@ def _failures(records: list[Record]) -> list[RenderableType]:
             places[key].append(f"{task}, seed {seed}")
     if not places:
         return []
-    table = _table("not measured, and why")
+    table = new_table("not measured, and why")
     for title in ("status", "where", "reason"):
         table.add_column(title, overflow="fold")
     for (name, status, reason), found in sorted(places.items()):
@@ -304,17 +254,3 @@ def _failures(records: list[Record]) -> list[RenderableType]:
         where = "; ".join(unique) if len(unique) <= 2 else f"{unique[0]} and {len(unique) - 1} more"
         table.add_row(Text(name), Text(status), Text(where), Text(reason))
     return [table]
-
-
-def _table(title: str) -> Table:
-    table = Table(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("contestant", overflow="fold")
-    return table
-
-
-def _number_column(table: Table, title: str) -> None:
-    table.add_column(Text(title), justify="right", overflow="fold")
-
-
-def _plain(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.3f}"

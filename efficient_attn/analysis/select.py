@@ -176,6 +176,23 @@ def is_variant(contestant: str) -> bool:
     return not contestant.startswith(PEER) and entry_name(contestant) != NO_MIXING
 
 
+def asked(record: Record) -> dict[str, Any]:
+    """The request of an accuracy record without its seed, the same whichever version made it.
+
+    What a version added with a default is filled in; the capability, which follows from the task,
+    is left out.
+    """
+    request = {name: value for name, value in record.request.items() if name != "seed"}
+    for group, defaults in _ADDED.items():
+        if isinstance(request.get(group), Mapping):
+            request[group] = {**defaults, **request[group]}
+    request["task"] = {n: v for n, v in request["task"].items() if n != "capability"}
+    return request
+
+
+_ADDED = {"model": {"dropout": 0.0}}
+
+
 def relabel(records: Iterable[Record]) -> list[Record]:
     """Tell apart records of one name that were taken with different options.
 
@@ -200,8 +217,7 @@ def _group(record: Record) -> str:
     if record.measure == "cost":
         fixed = asdict(Setting.of(record))
         return _text({**fixed, "pattern": pattern_of(record), "pass": pass_of(record)})
-    request = {name: value for name, value in record.request.items() if name != "seed"}
-    return _text({**request, "machine": machine(record)})
+    return _text({**asked(record), "machine": machine(record)})
 
 
 def _tell_apart(members: list[Record]) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Numbers and the console as every printed table uses them."""
+"""Numbers, tables and the console as every printed table uses them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import math
 import sys
 from typing import TextIO
 
+from rich import box
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 ABSENT = "·"
 MIB = 2**20
@@ -27,3 +30,14 @@ def number(value: float) -> str:
         return f"{value:g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:.{digits}f}" if digits < 7 else f"{value:.2e}"
+
+
+def new_table(title: str) -> Table:
+    """With a column of contestants, whose names are folded and never cut."""
+    table = Table(title=Text(title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("contestant", overflow="fold")
+    return table
+
+
+def number_column(table: Table, title: str) -> None:
+    table.add_column(Text(title), justify="right", overflow="fold")

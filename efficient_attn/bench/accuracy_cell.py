@@ -10,17 +10,21 @@ from typing import Any
 
 from efficient_attn.bench import environment
 from efficient_attn.bench.cell import Cell, Contestant, Progress
-from efficient_attn.bench.record import Measure, Record
+from efficient_attn.bench.record import Measure, Record, digest
+from efficient_attn.bench.tracking import Tracked, Tracking
 from efficient_attn.bench.training import Training
+from efficient_attn.bench.training_state import TrainingState
 from efficient_attn.bench.trial import TrialSubject
 from efficient_attn.bench.worker import Report, WorkerFailure
 from efficient_attn.tasks import ModelConfig, Task
+from efficient_attn.tasks.task import require_count
 
 
 @dataclass(frozen=True)
 class AccuracyCell(Cell):
     """threads: CPU threads of each training. workers: trainings at a time, None = as many as have
-    cores of their own; one at a time on an accelerator."""
+    cores of their own; one at a time on an accelerator. validate_every: as of `training.fit`.
+    tracking: where curves are logged to besides; it is no part of what is asked."""
 
     task: Task
     model: ModelConfig
@@ -29,6 +33,12 @@ class AccuracyCell(Cell):
     on: str
     threads: int
     workers: int | None
+    validate_every: int | None = None
+    tracking: Tracking | None = None
+
+    def __post_init__(self) -> None:
+        if self.validate_every is not None:
+            require_count("measure.validate_every", self.validate_every)
 
     @property
     def measure(self) -> Measure:
@@ -51,7 +61,12 @@ class AccuracyCell(Cell):
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        return {"threads": self.threads, "workers": self.at_once, **asdict(self.limits)}
+        return {
+            "threads": self.threads,
+            "workers": self.at_once,
+            "validate_every": self.validate_every,
+            **asdict(self.limits),
+        }
 
     @cached_property
     def at_once(self) -> int:
@@ -72,25 +87,58 @@ class AccuracyCell(Cell):
 
     def run(self, contestants: Sequence[Contestant], progress: Progress) -> Iterator[Record]:
         """Train up to `workers` contestants at a time, each on `threads` cores of its own."""
-        shares = [0.0] * len(contestants)
+        steps, rates = self.training.steps, len(self.training.learning_rates)
+        states = [TrainingState(one.name, steps, rates) for one in contestants]
 
-        def train(place: int, contestant: Contestant) -> Record:
-            def report(step: int, steps: int, loss: float) -> None:
-                shares[place] = step / steps
-                share = sum(shares) / len(shares)
-                progress(share, f"{contestant.name}: step {step}/{steps}, loss {loss:.3f}")
+        def tell() -> None:
+            share = sum(state.share for state in states) / len(states)
+            progress(share, "", tuple(states))
 
-            return self._train(contestant, report)
+        def train(contestant: Contestant, state: TrainingState) -> Record:
+            tracked = self._tracked(contestant)
+
+            def report(rate: int, step: int, loss: float, validation: float | None) -> None:
+                state.hear(rate, step, loss, validation)
+                if tracked is not None:
+                    tracked.hear(rate, step, loss, validation)
+                tell()
+
+            record = self._train(contestant, report)
+            state.ended = True
+            tell()
+            if tracked is not None:
+                tracked.close(record)
+            return record
 
         progress(0.0, "starting")
         with ThreadPoolExecutor(self.at_once) as pool:
-            trainings = [pool.submit(train, *item) for item in enumerate(contestants)]
+            trainings = [
+                pool.submit(train, *each) for each in zip(contestants, states, strict=True)
+            ]
             try:
                 for training in as_completed(trainings):
                     yield training.result()
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
         progress(1.0, "")
+
+    def _tracked(self, contestant: Contestant) -> Tracked | None:
+        if self.tracking is None:
+            return None
+        request = {name: value for name, value in self.request.items() if name != "seed"}
+        setting = f"{self.task.name} N={self.task.length} {digest(request)[:6]}"
+        facts = {
+            "variant": contestant.variant,
+            **contestant.options,
+            **{
+                f"{group}.{name}": value
+                for group in ("task", "model", "training")
+                for name, value in request[group].items()
+            },
+            "seed": self.seed,
+        }
+        name = (setting, contestant.name, f"seed {self.seed}")
+        return self.tracking.of(name, facts, self.training.learning_rates)
 
     def _train(self, contestant: Contestant, report: Report) -> Record:
         load = environment.load_average()
@@ -104,6 +152,7 @@ class AccuracyCell(Cell):
             self.seed,
             self.on,
             self.threads,
+            self.validate_every,
         )
         try:
             answer = worker.ask("train", report=report)

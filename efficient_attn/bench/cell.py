@@ -10,14 +10,21 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from functools import cached_property
 from multiprocessing import forkserver
-from typing import Any
+from typing import Any, Protocol
 
 from efficient_attn.bench import environment
 from efficient_attn.bench.record import SCHEMA_VERSION, Measure, Record, Status, digest
+from efficient_attn.bench.training_state import TrainingState
 from efficient_attn.bench.worker import Limits, Worker, WorkerFailure, worker_context
 
-Progress = Callable[[float, str], None]
-"""Told the share of the cell that is done, in [0, 1], and what is going on."""
+
+class Progress(Protocol):
+    """Told the share of the cell that is done, in [0, 1], what is going on, and how the trainings
+    go on where there are some."""
+
+    def __call__(
+        self, share: float, what: str, trainings: Sequence[TrainingState] = (), /
+    ) -> None: ...
 
 
 def start_server() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,6 +13,7 @@ from efficient_attn.attention import OptionError, make_options
 from efficient_attn.bench.accuracy_cell import AccuracyCell
 from efficient_attn.bench.cell import Cell, Contestant
 from efficient_attn.bench.cost_cell import CostCell, CostSettings
+from efficient_attn.bench.tracking import Tracking
 from efficient_attn.bench.training import Training
 from efficient_attn.bench.worker import Limits
 from efficient_attn.bench.workload import Workload
@@ -54,6 +56,10 @@ def cell_from_config(config: DictConfig) -> Cell:
             how["device"],
             how["threads"],
             how["workers"],
+            how["validate_every"],
+            None
+            if how["log"] is None
+            else Tracking(how["log"], Path(values["results"]).absolute()),
         )
     raise ValueError(f"measure.name={measure!r} is not one of cost, accuracy")
 

@@ -136,6 +136,9 @@ class AccuracyResult:
     trials: one entry per learning rate: {"learning_rate", "validation", "status"}.
     details: more figures of the model on the test split, for each way of using it.
     sample: text that the trained model made, for tasks that ask for some.
+    validations: [step, `metric` on the validation split] pairs of the picked run; its end at least.
+    peak_tensor_bytes: peak of live tensor bytes of one update above the model, the optimiser's
+        state and the batch; None when unknown. peak_method: as in `CostResult`.
     """
 
     metric: str
@@ -152,6 +155,9 @@ class AccuracyResult:
     peak_rss_bytes: int | None
     details: dict[str, dict[str, float]] = field(default_factory=dict)
     sample: str | None = None
+    validations: list[list[float | None]] = field(default_factory=list)
+    peak_tensor_bytes: int | None = None
+    peak_method: str | None = None
 
 
 _NEW_IN_SCHEMA_2 = (

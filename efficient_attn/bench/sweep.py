@@ -37,6 +37,7 @@ from efficient_attn.bench.plan import (
 from efficient_attn.bench.progress import Mute, SweepProgress, watching
 from efficient_attn.bench.record import Record, digest
 from efficient_attn.bench.store import Store
+from efficient_attn.bench.training_state import TrainingState
 
 __all__ = ["Plan", "SweepError", "launch", "make_plan", "measure_cell", "missing_contestants"]
 
@@ -79,12 +80,13 @@ def _measure(
     start = time.monotonic()
     records: list[Record] = []
 
-    def tell(share: float, what: str) -> None:
-        progress.during(cell.label, share, len(missing), what)
+    def tell(share: float, what: str, trainings: Sequence[TrainingState] = ()) -> None:
+        progress.during(cell.label, share, len(missing), what, trainings)
 
     for record in cell.run(missing, tell):
         store.write(record)
         records.append(record)
+        progress.stored(cell.label, record)
     progress.finished(cell.label, records, time.monotonic() - start)
 
 

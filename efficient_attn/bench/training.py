@@ -13,12 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from efficient_attn.bench.causality import check_causality
+from efficient_attn.bench.memory import PeakMemory, peak_tensor_bytes
 from efficient_attn.bench.record import AccuracyResult
 from efficient_attn.nn.choice import Variant, VariantOptions
 from efficient_attn.tasks import ModelConfig, Task
+from efficient_attn.tasks.task import Batch
 
 CURVE_POINTS = 100
-Report = Callable[[int, int, float], None]
+Report = Callable[[int, int, float, float | None], None]
+"""Hears of every update: number of the learning rate and of the step (the first is step 1), the
+loss, and the validation metric where it was just taken."""
 
 
 class Diverged(RuntimeError):  # noqa: N818  (named as its record status)
@@ -69,6 +73,7 @@ class _Trial:
     validation: float | None
     seconds: float
     curve: list[list[float]]
+    validations: list[list[float | None]]
     model: nn.Module
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,30 +93,31 @@ def fit(
     seed: int,
     report: Report | None = None,
     device: str = "cpu",
+    validate_every: int | None = None,
 ) -> AccuracyResult:
     """Train at every learning rate, pick by validation, report the test split.
 
     The same seed gives every learning rate the same first weights and the same batches, and
-    every variant the same batches. report(step, steps, loss) hears of each step of all trials.
+    every variant the same batches. validate_every: steps between looks at the validation split,
+    which change nothing; None looks at the end of each training only.
 
     Raises UnsupportedAttention (also its kind `NotCausal`, before anything is trained) and
     `Diverged` when no learning rate kept a finite loss.
     """
     trials: list[_Trial] = []
-    total = training.steps * len(training.learning_rates)
-    for index, rate in enumerate(training.learning_rates):
+    for number, rate in enumerate(training.learning_rates):
 
-        def tell(step: int, loss: float, done: int = index * training.steps) -> None:
+        def tell(step: int, loss: float, validation: float | None, number: int = number) -> None:
             if report is not None:
-                report(done + step, total, loss)
+                report(number, step, loss, validation)
 
         with _seeded(seed):
             built = task.build_model(variant, options, model).to(device)
-            if index == 0 and task.pattern == "causal_self":
+            if number == 0 and task.pattern.startswith("causal"):
                 inputs, targets = next(task.batches(seed, 2))
                 part, tokens = task.causal_view(built, (inputs.to(device), targets.to(device)))
                 check_causality(part, tokens, variant)
-            trials.append(_train(task, built, training, rate, seed, tell))
+            trials.append(_train(task, built, training, rate, seed, tell, validate_every))
 
     finished = [trial for trial in trials if trial.validation is not None]
     if not finished:
@@ -138,7 +144,57 @@ def fit(
         peak_rss_bytes=None,
         details=task.details(best.model, "test"),
         sample=task.sample(best.model),
+        validations=best.validations,
     )
+
+
+def peak_of_update(
+    task: Task,
+    variant: Variant,
+    options: VariantOptions,
+    model: ModelConfig,
+    training: Training,
+    seed: int,
+    device: str = "cpu",
+) -> PeakMemory | None:
+    """Memory of one update on the seed's first batch, above the model, its optimiser's state and
+    the batch; None on devices where nothing counts tensor bytes.
+
+    Of a fresh model, whose sizes are those of the trained one.
+    """
+    if torch.device(device).type not in ("cpu", "cuda"):
+        return None
+    with _seeded(seed):
+        built = task.build_model(variant, options, model).to(device)
+        inputs, targets = next(task.batches(seed, training.batch_size))
+        batch = inputs.to(device), targets.to(device)
+        updates = _Updates(task, built, training, training.learning_rates[0])
+        updates(batch)  # makes the optimiser's state
+        return peak_tensor_bytes(lambda: updates(batch), device)
+
+
+class _Updates:
+    """One training's model with its optimiser and schedule; between updates no gradients live."""
+
+    def __init__(self, task: Task, model: nn.Module, training: Training, rate: float) -> None:
+        self._task, self._model, self._clip = task, model.train(), training.clip
+        groups = _groups(model, training.weight_decay)
+        self._optimiser = torch.optim.AdamW(groups, lr=rate, fused=True)
+        self._schedule = torch.optim.lr_scheduler.LambdaLR(
+            self._optimiser, lambda step: pace(step, training)
+        )
+
+    def __call__(self, batch: Batch) -> float:
+        """The loss before the update; one that is not finite updates nothing."""
+        loss = self._task.loss(self._model, batch)
+        value = loss.item()
+        if math.isfinite(value):
+            loss.backward()
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
+            self._optimiser.step()
+            self._schedule.step()
+            self._optimiser.zero_grad(set_to_none=True)
+        return value
 
 
 def _train(
@@ -147,41 +203,57 @@ def _train(
     training: Training,
     rate: float,
     seed: int,
-    tell: Callable[[int, float], None],
+    tell: Callable[[int, float, float | None], None],
+    validate_every: int | None,
 ) -> _Trial:
     device = next(model.parameters()).device
-    optimiser = torch.optim.AdamW(_groups(model, training.weight_decay), lr=rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: pace(step, training))
-    every = max(1, training.steps // CURVE_POINTS)
+    updates = _Updates(task, model, training, rate)
+    every = curve_spacing(training.steps)
     curve: list[list[float]] = []
-    status = "ok"
+    validations: list[list[float | None]] = []
+    validation: float | None = None
     batches = task.batches(seed, training.batch_size)
-    model.train()
+    seconds = 0.0
     start = time.perf_counter()
     for step in range(1, training.steps + 1):
         inputs, targets = next(batches)
-        loss = task.loss(model, (inputs.to(device), targets.to(device)))
-        value = loss.item()
+        value = updates((inputs.to(device), targets.to(device)))
         if not math.isfinite(value):
-            status = "diverged"
-            break
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), training.clip)
-        optimiser.step()
-        schedule.step()
+            return _Trial(
+                rate, "diverged", None, _since(start) + seconds, curve, validations, model
+            )
         if step % every == 0 or step in (1, training.steps):
             curve.append([step, value])
-        tell(step, value)
-    seconds = time.perf_counter() - start
-    validation: float | None = None
-    if status == "ok":
-        # The last update is seen by no loss: weights it broke show here.
-        if all(bool(weight.isfinite().all()) for weight in model.parameters()):
-            validation = task.evaluate(model, "validation")
-        if validation is None or not math.isfinite(validation):
-            status, validation = "diverged", None
-    return _Trial(rate, status, validation, seconds, curve, model)
+        validation = None
+        last = step == training.steps
+        if last or (validate_every is not None and step % validate_every == 0):
+            seconds += _since(start)
+            validation = _validation(task, model)
+            validations.append([step, validation])
+            start = time.perf_counter()
+        tell(step, value, validation)
+    status = "diverged" if validation is None else "ok"
+    return _Trial(rate, status, validation, seconds, curve, validations, model)
+
+
+def _validation(task: Task, model: nn.Module) -> float | None:
+    """The metric on the validation split; None where it or a weight is no finite number.
+
+    The last update is seen by no loss: weights it broke show here.
+    """
+    if not all(bool(weight.isfinite().all()) for weight in model.parameters()):
+        return None
+    value = task.evaluate(model, "validation")
+    return value if math.isfinite(value) else None
+
+
+def _since(start: float) -> float:
+    return time.perf_counter() - start
+
+
+def curve_spacing(steps: int) -> int:
+    """Steps between points of a curve."""
+    return max(1, steps // CURVE_POINTS)
 
 
 def pace(step: int, training: Training) -> float:

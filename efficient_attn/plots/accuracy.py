@@ -16,6 +16,7 @@ from efficient_attn.analysis.select import contestant_order
 from efficient_attn.bench.record import Record
 from efficient_attn.plots.style import HIGHER, LOWER, length_axis, new_figure, style_of, tidy
 
+GREY = "#8c8c8c"
 _BASELINE_LOOKS = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
 
 
@@ -23,7 +24,8 @@ def accuracy_figure(records: Iterable[Record]) -> Figure:
     """One panel per task: every contestant's mean with its 95 % interval and its single seeds.
 
     A task measured at several lengths shows accuracy over length, otherwise contestants stand one
-    below the other. Grey lines are baselines; who gave no score is named with its status.
+    below the other. Grey lines are baselines, a band the interval of the trained one; who gave no
+    score is named with its status.
     ValueError when there are no accuracy records.
     """
     panels = _panels(task_scores(records))
@@ -93,7 +95,10 @@ def _side_by_side(axes: Axes, task: TaskScores) -> None:
     axes.set_yticks(range(len(rows)), [score.contestant for score in rows])
     axes.set_ylim(-0.6, len(rows) - 0.4)
     values = [value for score in rows for value in score.by_seed.values()]
-    _baselines(axes, task.baselines, values, vertical=True)
+    for control in task.controls:
+        if control.value is not None and control.value.known:
+            axes.axvspan(control.value.low, control.value.high, color=GREY, alpha=0.2, zorder=0)
+    _baselines(axes, task.references, values, vertical=True)
     direction = HIGHER.replace("↑", "→") if task.higher_is_better else LOWER.replace("↓", "←")
     axes.set_xlabel(f"{task.metric}   {direction}", fontsize=9)
     axes.set_title(task.label, fontsize=10)
@@ -101,9 +106,10 @@ def _side_by_side(axes: Axes, task: TaskScores) -> None:
 
 def _over_length(axes: Axes, tasks: list[TaskScores]) -> None:
     tasks = sorted(tasks, key=lambda task: task.length)
+    trained = {s.contestant for task in tasks for s in task.controls}
     names = sorted({s.contestant for task in tasks for s in task.scores}, key=contestant_order)
     silent = []
-    for name in names:
+    for name in [*names, *sorted(trained)]:
         found = [(task.length, task.of(name)) for task in tasks]
         done = [(length, s) for length, s in found if s is not None and s.value is not None]
         if not done:
@@ -116,7 +122,7 @@ def _over_length(axes: Axes, tasks: list[TaskScores]) -> None:
             [length for length, _ in done],
             [value.value for value in values],
             yerr=[value.high - value.value if value.known else 0.0 for value in values],
-            label=name,
+            label=f"{name} (baseline)" if name in trained else name,
             capsize=3,
             markersize=6,
             **look.to_dict(),
@@ -138,7 +144,7 @@ def _baselines(
     lines = []
     for i, (name, value) in enumerate(baselines.items()):
         look: dict[str, Any] = {
-            "color": "#8c8c8c",
+            "color": GREY,
             "linestyle": _BASELINE_LOOKS[i % 4],
             "linewidth": 1.3,
         }

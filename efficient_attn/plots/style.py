@@ -26,6 +26,7 @@ _KNOWN = {
     "linformer": ("#E69F00", "D"),
     "performer": ("#009E73", "v"),
     "shifted_window": ("#CC79A7", "P"),
+    "no_mixing": ("#8c8c8c", "x"),
 }
 _COLOURS = ("#D55E00", "#56B4E9", "#332288", "#882255", "#999933", "#44AA99")
 _MARKERS = ("<", ">", "p", "h", "*", "d", "8", "H")

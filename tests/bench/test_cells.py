@@ -31,7 +31,7 @@ def cell(*contestants, limits=Limits(memory_cap_gb=8, timeout_s=60), **workload)
 
 
 def run(cell):
-    records = list(cell.run(cell.contestants, lambda share, what: None))
+    records = list(cell.run(cell.contestants, lambda *_: None))
     assert {record.contestant for record in records} == {one.name for one in cell.contestants}
     return {record.contestant: record for record in records}
 

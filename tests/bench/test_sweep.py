@@ -63,8 +63,19 @@ def test_an_experiment_runs_with_fewer_contestants_than_it_sets_options_for():
 
 
 def test_every_shipped_experiment_plans():
-    for name in ("demo", "demo_accuracy", "smoke"):
+    for name in ("demo", "demo_accuracy", "smoke", "accuracy_quick"):
         assert make_plan([f"+experiment={name}"]).cells
+
+
+def test_the_quick_accuracy_protocol_is_the_same_for_every_contestant():
+    cells = make_plan(["+experiment=accuracy_quick"]).cells
+    seeds = {}
+    for cell in cells:
+        names = {one.name for one in cell.contestants}
+        assert {"full", "no_mixing"} < names
+        assert len(cell.training.learning_rates) > 1
+        seeds.setdefault(cell.task.name, []).append(cell.seed)
+    assert all(found == [0, 1, 2] for found in seeds.values())
 
 
 @pytest.mark.parametrize(
