@@ -5,7 +5,7 @@ whole interval is below 1 the contestant is faster, where it is above 1 slower, 
 difference is shown. A crossing is a passage from one to the other; its interval is the stretch of
 lengths that lies between, which holds the true crossing as often as the ratio's interval holds the
 true ratio. It holds the noise of the rounds, and nothing by which one process of a contestant
-differs from the next: where ratios scatter so by 1 %, it held the truth in 88 of 100 draws, not 95.
+differs from the next: where ratios scatter so by 1 %, it held the truth in 90 of 100 draws, not 95.
 """
 
 from __future__ import annotations

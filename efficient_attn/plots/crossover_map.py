@@ -266,8 +266,8 @@ def _failures(axes: Axes, records: list[Record], names: list[str]) -> None:
         mine = sorted((r for r in records if r.contestant == name), key=length_of)
         failed = [record for record in mine if not record.ok]
         if not mine or len(failed) == len(mine):
-            statuses: list[str] = sorted({record.status for record in failed})
-            words = ", ".join(statuses or [say("not measured")])
+            words = ", ".join(sorted({record.status for record in failed}))
+            words = words or say("not measured")
             left = axes.get_xlim()[0] * 1.1
             axes.text(left, place, words, va="center", fontsize=8, style="italic")
             continue

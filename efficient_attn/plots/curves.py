@@ -31,7 +31,7 @@ from efficient_attn.bench.record import Record
 from efficient_attn.plots.language import say
 from efficient_attn.plots.style import (
     LOWER,
-    PREDICTED_DASHES,
+    Style,
     heading,
     length_axis,
     new_figure,
@@ -284,7 +284,6 @@ def _legend(figure: Figure, records: list[Record], *, predicted: bool) -> None:
         label = f"{say('failed:')} {', '.join(statuses)}"
         handles.append(Line2D([], [], color="#444444", marker="x", linestyle="none", label=label))
     if predicted:
-        hollow: dict[str, Any] = {"linestyle": PREDICTED_DASHES, "markerfacecolor": "white"}
-        label = say("dashed, hollow: predicted")
-        handles.append(Line2D([], [], color="#444444", marker="o", label=label, **hollow))
+        dashed = Style("#444444", "o").predicted()
+        handles.append(Line2D([], [], label=say("dashed, hollow: predicted"), **dashed))
     figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False)

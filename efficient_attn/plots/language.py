@@ -53,7 +53,7 @@ def speaking(language: str, formats: Sequence[str] = ()) -> Iterator[None]:
     """
     if language not in LANGUAGES:
         raise ValueError(f"language={language!r}: allowed are {', '.join(LANGUAGES)}")
-    settings: Any = {}
+    settings: dict[Any, Any] = {}
     if language == "zh":
         settings = _fonts([kind for kind in formats if kind != "svg"])
     token = _spoken.set(language)
@@ -92,7 +92,7 @@ def chinese_font() -> str | None:
     return next((name for name in CJK_FONTS if name in installed), None)
 
 
-def _fonts(painted: Sequence[str]) -> dict[str, Any]:
+def _fonts(painted: Sequence[str]) -> dict[Any, Any]:
     """Settings of matplotlib; painted: formats whose text is drawn here and not by the reader."""
     font = chinese_font()
     latin = list(mpl.rcParams["font.sans-serif"])

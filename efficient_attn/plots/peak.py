@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -120,7 +120,7 @@ def _legend(figure: Figure, records: list[Record]) -> None:
     for name in contestants_in(records):
         look = style_of(name, variants[name]).to_dict()
         handles.append(Line2D([], [], label=name, linewidth=1.5, markersize=6, **look))
-    fills: list[tuple[str, Any]] = [
+    fills: list[tuple[str, Literal["full", "left"]]] = [
         (say("bound by arithmetic"), "full"),
         (say("bound by memory"), "left"),
     ]
