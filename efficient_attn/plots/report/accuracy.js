@@ -11,10 +11,10 @@ const accuracy = {
       "Means over seeds with 95 % intervals; faint dots are single seeds, dashed lines trivial predictors " +
       "(those far off stand in the table alone). " +
       "The price is how much worse than full, in the metric's own units."));
-    data.accuracy.forEach((task, place) => this.task(host, task, place));
+    data.accuracy.forEach((task) => this.task(host, task));
   },
 
-  task(host, task, place) {
+  task(host, task) {
     const arrow = task.higher ? "↑ higher is better" : "↓ lower is better";
     const plot = el("div", { class: "chart", "aria-hidden": "true" });
     host.append(el("h3", {}, `${task.label}: ${task.metric}, ${arrow}`), plot);
@@ -40,9 +40,10 @@ const accuracy = {
           detailed.flatMap((score) => Object.entries(score.details).map(([use, figures]) =>
             [score.contestant, use, Object.entries(figures).map(([name, value]) => `${name} ${number(value)}`).join(", ")])))));
     }
-    let width = 0;
+    let width = plot.clientWidth;
+    this.draw(plot, task, width);
     new ResizeObserver(() => {
-      if (plot.clientWidth !== width) this.draw(plot, task, place, (width = plot.clientWidth));
+      if (plot.clientWidth !== width) this.draw(plot, task, (width = plot.clientWidth));
     }).observe(plot);
   },
 
@@ -59,7 +60,7 @@ const accuracy = {
     return kept;
   },
 
-  draw(plot, task, place, width) {
+  draw(plot, task, width) {
     const scored = task.scores.filter((score) => score.value);
     if (!scored.length) return;
     const values = scored.flatMap((score) => [...score.seeds, ...score.value.filter((value) => value !== null)]);
@@ -73,13 +74,13 @@ const accuracy = {
     const bottom = height - 24;
     const x = scale(low, high, box.left, box.right, false);
     const root = svg("svg", { height, viewBox: `0 0 ${width} ${height}` });
-    for (const tick of linearTicks(low, high, Math.max(2, Math.floor((box.right - box.left) / 70)))) {
+    for (const tick of linearTicks(low, high, Math.max(4, Math.floor((box.right - box.left) / 70)))) {
       root.append(svg("line", { class: "grid", x1: x(tick), x2: x(tick), y1: box.top, y2: bottom }));
       root.append(svg("text", { x: x(tick), y: bottom + 16, "text-anchor": "middle" }, plain(tick)));
     }
     lines.forEach(([name, value], level) => {
       const y = 12 + 15 * level;
-      const late = x(value) > (box.left + box.right) / 2;
+      const late = x(value) + 6.8 * `${name} ${number(value)}`.length > width;
       root.append(svg("line", { class: "baseline", x1: x(value), x2: x(value), y1: y - 8, y2: bottom, "stroke-dasharray": "5 4" }));
       root.append(svg("text", { x: x(value) + (late ? -5 : 5), y, "text-anchor": late ? "end" : "start" }, `${name} ${number(value)}`));
     });

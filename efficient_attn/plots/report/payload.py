@@ -19,7 +19,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 from efficient_attn.analysis.accuracy import Score, TaskScores, task_scores
 from efficient_attn.analysis.crossover import crossovers
@@ -39,7 +39,7 @@ from efficient_attn.analysis.select import (
 )
 from efficient_attn.bench.intervals import Interval
 from efficient_attn.bench.record import Record
-from efficient_attn.bench.workload import PASSES, PATTERNS
+from efficient_attn.bench.workload import PASSES, PATTERNS, Dtype
 from efficient_attn.plots.report.environments import circumstances, environments_of, seconds, short
 from efficient_attn.plots.report.evidence import evidence
 from efficient_attn.plots.report.rounds import Rounds
@@ -74,6 +74,8 @@ _MEASURED = (
     *("median", "low", "high", "ratio", "ratio_low", "ratio_high", "paired"),
     *("noisy", "memory", "resident", "flops", "share"),
 )
+
+_DTYPES = get_args(Dtype)
 
 Group = tuple[Setting, str, str]
 
@@ -159,10 +161,10 @@ def _groups(rows: list[Record]) -> dict[Group, tuple[int, dict[str, Any]]]:
     """Number and fields of each group, the one with most records first."""
     sizes = Counter(map(_group, rows))
 
-    def place(group: Group) -> tuple[int, int, int, str]:
+    def place(group: Group) -> tuple[Any, ...]:
         setting, pattern, pass_ = group
-        names = PATTERNS.index(pattern), PASSES.index(pass_)
-        return -sizes[group], *names, str(setting)
+        usual = _DTYPES.index(setting.dtype)
+        return -sizes[group], usual, PATTERNS.index(pattern), PASSES.index(pass_), str(setting)
 
     return {
         group: (number, {"pattern": group[1], "pass": group[2], **asdict(group[0])})

@@ -193,17 +193,16 @@ const picker = {
       const bar = el("span", { class: "track", "aria-hidden": "true" }, el("i", { style: `${colour(look)};width:${Math.max(1, (100 * choice.time.value) / slowest)}%` }));
       const cells = [
         el("td", { class: "number" }, place + 1),
-        el("th", { scope: "row" }, choice.contestant, this.optionText(choice), choice === advised ? el("span", { class: "tag good" }, "advised") : null, choice.tied ? el("span", { class: "tag" }, "ties with the first") : null),
-        el("td", { class: "number" }, guess + number(choice.time.value), choice.noisy && choice.row ? "~" : null, el("small", {}, ` ${this.ends(choice.time)}`)),
-        el("td", {}, bar),
-        el("td", { class: "number" }, choice.to_full ? guess + number(choice.to_full.value) : ABSENT, choice.to_full ? el("small", {}, ` ${this.ends(choice.to_full)}`) : null),
+        el("th", { scope: "row" }, choice.contestant, this.optionText(choice), choice === advised ? el("span", { class: "tag good" }, "advised") : null, choice.tied ? el("span", { class: "tag" }, "ties with the first") : null,
+          el("small", { class: "below", title: choice.fit ?? "" }, choice.evidence)),
+        el("td", { class: "number" }, guess + number(choice.time.value), choice.noisy && choice.row ? "~" : null, el("small", { class: "below" }, this.ends(choice.time)), bar),
+        el("td", { class: "number" }, choice.to_full ? guess + number(choice.to_full.value) : ABSENT, choice.to_full ? el("small", { class: "below" }, this.ends(choice.to_full)) : null),
         el("td", { class: "number" }, choice.memory === null ? ABSENT : guess + number(choice.memory / MIB)),
-        needs.length ? el("td", { class: "number" }, percent(choice.kept.share), el("small", {}, needs.length > 1 ? ` ${choice.kept.shares.map((one) => `${one.capability} ${percent(one.share)}`).join(", ")}` : "")) : null,
-        el("td", {}, el("span", { title: choice.fit ?? "" }, choice.evidence)),
+        needs.length ? el("td", { class: "number" }, percent(choice.kept.share), needs.length > 1 && choice.kept.shares.some((one) => one.share) ? choice.kept.shares.map((one) => el("small", { class: "below" }, `${one.capability} ${percent(one.share)}`)) : null) : null,
       ];
       return el("tr", { class: [choice === advised ? "best" : "", choice.row ? "" : "guess"].join(" ").trim() || null, "data-contestant": choice.contestant }, cells);
     });
-    const heads = [["", 1], ["variant"], ["ms (95 %)", 1], [el("span", { class: "hidden-text" }, "time as a bar")], ["× full (95 %)", 1], ["peak MiB", 1], ...(needs.length ? [["keeps", 1]] : []), ["evidence"]];
+    const heads = [["", 1], ["variant"], ["ms (95 %)", 1], ["× full (95 %)", 1], ["peak MiB", 1], ...(needs.length ? [["keeps", 1]] : [])];
     refill(this.answer,
       choices.length > 0 && scrollable("Ranking", el("table", { id: "ranking" },
         el("caption", { class: "hidden-text" }, "Ranking, the best first"),

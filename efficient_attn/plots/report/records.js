@@ -21,14 +21,15 @@ const records = {
     const fact = (value, text) => el("li", {}, el("b", {}, value), text);
     const total = Object.values(data.measures).reduce((sum, count) => sum + count, 0);
     const kinds = Object.entries(data.measures).map(([measure, count]) => `${count.toLocaleString("en")} ${measure}`).join(", ");
+    const machines = distinct(data.environments.map((one) => one.fields.device_name ?? one.fields.cpu));
     const host = $("summary-body");
     host.append(el("ul", { class: "facts" },
       fact(total.toLocaleString("en"), `records: ${kinds}`),
       fact(String(data.contestants.length), "contestants"),
       lengths.length ? fact(lengths.length === 1 ? lengths[0] : `${lengths[0]}–${lengths.at(-1)}`, `tokens, ${counted(lengths.length, "length")}`) : null,
-      fact(String(failed), failed === 1 ? "failure" : "failures"),
+      fact(String(failed), `${failed === 1 ? "failure" : "failures"}, beside what variants do not support`),
       done.length ? fact(`${number((100 * done.filter((row) => row.noisy).length) / done.length)} %`, "of the times missed their target precision") : null,
-      fact(String(distinct(data.environments.map((one) => one.fields.device_name ?? one.fields.cpu)).length), "machines")));
+      fact(String(machines.length), machines.length === 1 ? "machine" : "machines")));
     const list = (field) => distinct(data.groups.map((group) => group[field])).map((value) => valueName(field, value)).join("; ");
     const pairs = [
       ["contestants", data.contestants.map(([name]) => name).join(", ")],
@@ -132,7 +133,7 @@ const records = {
     const scaled = (ends, by) => ends && ends.map((end) => end / by);
     const names = distinct(data.environments.flatMap((one) => Object.keys(one.fields)));
     const shared = names.filter((name) => distinct(data.environments.map((one) => JSON.stringify(one.fields[name]))).length === 1);
-    const text = (value) => (value === null || value === undefined ? "unknown" : typeof value === "object" ? JSON.stringify(value) : String(value));
+    const text = (value) => (value === null || value === undefined ? "not set" : typeof value === "object" ? JSON.stringify(value) : String(value));
     const pairs = (fields, of) => fields.map((name) => [el("dt", {}, name), el("dd", {}, text(of[name]))]);
     if (data.environments.length > 1) {
       host.append(el("h3", {}, `The same in all ${data.environments.length} environments`), el("dl", {}, pairs(shared, data.environments[0]?.fields ?? {})));

@@ -140,7 +140,7 @@ function compare(a, b) {
 // A small table without controls. head: texts; rows: cells, the first of each names the row.
 function plainTable(label, head, rows, numbers = []) {
   const cell = (value, column) => {
-    const kind = { class: numbers.includes(column) ? "number" : null };
+    const kind = { class: numbers.includes(column) ? "number" : column && typeof value === "string" && value.length > 30 ? "long" : null };
     const empty = value === null || value === undefined || value.length === 0;
     return column ? el("td", kind, empty ? ABSENT : value) : el("th", { scope: "row" }, value ?? ABSENT);
   };
