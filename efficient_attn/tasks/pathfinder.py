@@ -31,21 +31,24 @@ class Pathfinder(ImageTask):
     """Two ends are marked: of one path, or of two that do not touch. Which of the two is it?
 
     Source: Linsley et al., "Learning long-range spatial dependencies with horizontal gated
-    recurrent units" (2018); Tay et al., "Long Range Arena" (2021), section 2.2.5. Side 12, label 0
-    (two paths) to the left and 1 to the right::
+    recurrent units" (2018); Tay et al., "Long Range Arena" (2021), section 2.2.5. With side=12,
+    dashes=2 and distractor_dashes=1, label 0 to the left and 1 to the right (. empty, O marked)::
 
+        . . . . . . . . . . . .      . . . . # . . . . . . .
+        . . . . . . . . . . . .      . . . # . . . . . . . .
+        . # . . . . O # . . . .      . . . . . . . . . . . .
+        # . . . . . . . . . . .      . # . . . . . . . . . .
+        . . . . . . . . . # . .      . # . . . . . . . . O .
+        . . . . . . . . . . # .      . . . . . . . . . # . .
+        . . . . O # . . . . . .      . . . . . . O # . . . .
         . . . . . . . . . . . .      . . . . . . . . . . . .
-        . . . # # . . . . . . .      . . . . . # # . . . . .
-        . . . . . . O # . . . .      . O # . # . . . # O . .
+        . . . . . . . # # . . .      . . . . . . . . . . . .
+        . . . . . . . . . . . .      . . . . . . . . # . . .
+        . . . . . . . . . . . .      . . . . . . . # . . . .
         . . . . . . . . . . . .      . . . . . . . . . . . .
-        . . . . . . . . . . . .      . . . . . . . . . . . .
-        . . O . . . . . . # . .      . . . . . . . # # . . .
-        . . . # . . . . . # . .      . # . # # . . . . . . .
-        . . . . . . . . . . . .      # . . . . # # . . # # .
-        . . . . # # . # # . . .      . . . . . . . . . . . .
 
     Every image has two paths of one length and `distractors` shorter ones, and the marks stand at
-    an end each of the two, or at both ends of one: the same number of pixels is lit in every image.
+    an end each of the two, or at both ends of one; with marker=0 as many pixels are lit in each.
     As many images have label 1 as 0, in every split, and for every pair of places of the marks
     (pixels, or squares of side/16 where that is more; up to rotations and reflections). What is lit
     of one path is farther than `gap` + 1, in rows or in columns, from all others: whoever joins

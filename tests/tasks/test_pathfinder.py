@@ -81,6 +81,14 @@ def test_marks_stand_at_ends() -> None:
             assert reach == 3 * 3 + 2 * 1 - 1
 
 
+def test_no_path_meets_itself() -> None:
+    """Those that turn at every step would, of so many pixels."""
+    task = Pathfinder(side=24, dashes=5, dash=3, turning=1.0, distractors=0)
+    images = task.draw(generator(0), 200).images
+    assert len(images) > 50
+    assert set((images > 0).sum((1, 2)).tolist()) == {2 * 5 * 3}
+
+
 @pytest.mark.parametrize("marker", [0, 1, 2])
 def test_marks_are_discs(marker: int) -> None:
     task = Pathfinder(marker=marker, side=32)
