@@ -130,19 +130,19 @@ class Fashion(LabelledTask):
 
 @dataclass(frozen=True)
 class FashionPixels(ImageTask):
-    """The same images as 784 tokens, the grey levels row by row; where they stood is not told.
+    """The same images as a sequence, the grey levels row by row; where they stood is not told.
 
     Every pixel a token on its grid is `fashion` with patch_size=1.
 
-    shrink: 2, 4, 7 or 14: every token is the mean grey of shrink×shrink pixels, rounded; with 2
-        there are 196.
+    shrink: 1: every pixel a token, 784; 2, 4, 7 or 14: every token is the mean grey of
+        shrink×shrink pixels, rounded; with 2 there are 196.
     """
 
     name: ClassVar[str] = "fashion_pixels"
     classes: ClassVar[int] = CLASSES
     grid_told: ClassVar[bool] = False  # type: ignore[misc]
 
-    shrink: int = 1
+    shrink: int = 2
     folder: str = FOLDER
 
     def __post_init__(self) -> None:
