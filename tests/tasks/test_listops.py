@@ -72,6 +72,8 @@ def test_values_and_limits_by_reading_expressions_one_by_one(grammar: Grammar) -
     assert max(lengths) <= grammar.length
     assert max(depths) <= grammar.max_depth
     assert max(widths) <= grammar.max_args
+    if grammar.max_depth == 2:
+        assert (min(lengths), max(lengths)) == (grammar.shortest, grammar.length)
     if grammar.max_depth <= 6:
         assert (max(depths), max(widths)) == (grammar.max_depth, grammar.max_args)
 
