@@ -13,10 +13,12 @@ import os
 import pickle
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import util
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -34,6 +36,7 @@ Factory = Callable[..., Any]
 _KEPT_OUTPUT = 4000
 _SHARE_OF_FREE_MEMORY = 0.8
 _LAST_BREATH_S = 5.0  # from the end of a connection to the end of its process
+_LONGEST_FOLDER = 64  # bytes; a socket's path has 104 to 108, of which multiprocessing adds 33
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,27 @@ class WorkerFailure(Exception):  # noqa: N818  (it is an outcome to record, not 
 def worker_context(preload: list[str]) -> ForkServerContext:
     """Processes forked from a server that has imported `preload`: fresh within a tenth of a second,
     and with nothing of this process in them."""
+    _keep_socket_paths_short()
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(preload)
     return context
+
+
+def _keep_socket_paths_short() -> None:
+    """Have multiprocessing's folder, made once in a process, in /tmp where the temporary folder
+    is too deep for the path of a socket."""
+    chosen = tempfile.gettempdir()
+    if len(os.fsencode(chosen)) > _LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"
+        try:
+            util.get_temp_dir()
+        except OSError as error:
+            raise RuntimeError(
+                f"the temporary folder {chosen} is too deep for sockets between processes, and "
+                f"/tmp cannot be used instead ({error}); set TMPDIR to a shorter path"
+            ) from error
+        finally:
+            tempfile.tempdir = chosen
 
 
 class Worker:

@@ -336,6 +336,27 @@ if __name__ == "__main__":
     assert wait_until(lambda: not marked(mark)), marked(mark)
 
 
+def test_a_temporary_folder_too_deep_for_sockets_is_no_obstacle(tmp_path):
+    deep = tmp_path / ("deep" * 25)
+    deep.mkdir()
+    script = f"""
+import sys, tempfile
+sys.path.insert(0, {str(HERE)!r})
+from test_worker import LIMITS, PRELOAD, Subject, Worker, worker_context
+if __name__ == "__main__":
+    one = Worker(worker_context(PRELOAD), Subject, ("Sleeper",), LIMITS)
+    print(len(one.ask("process")), tempfile.gettempdir())
+    one.close()
+"""
+    path = tmp_path / "parent.py"
+    path.write_text(script)
+    environment = {**os.environ, "TMPDIR": str(deep)}
+    done = subprocess.run(
+        [sys.executable, str(path)], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.stdout == f"2 {deep}\n", done.stderr
+
+
 def marked(name):
     """Processes that inherited this environment variable, or descend from one who did."""
     found = []
