@@ -19,6 +19,9 @@ if TYPE_CHECKING:
         list_variants,
         register_variant,
     )
+    from efficient_attn.bench.bench_model import bench_model
+    from efficient_attn.integrations.swap import swap, unswap
+    from efficient_attn.nn.saving import from_pretrained
 
 __version__ = "0.1.0"
 
@@ -27,18 +30,30 @@ __all__ = [
     "UnsupportedAttention",
     "VariantSpec",
     "attention",
+    "bench_model",
     "describe",
+    "from_pretrained",
     "list_variants",
     "pick",
     "register_variant",
+    "swap",
+    "unswap",
 ]
+
+_ELSEWHERE = {
+    "bench_model": "efficient_attn.bench.bench_model",
+    "from_pretrained": "efficient_attn.nn.saving",
+    "pick": "efficient_attn.analysis.ask",
+    "swap": "efficient_attn.integrations.swap",
+    "unswap": "efficient_attn.integrations.swap",
+}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "pick":
-        globals()[name] = import_module("efficient_attn.analysis.ask").pick
+    if name in _ELSEWHERE:
+        globals()[name] = getattr(import_module(_ELSEWHERE[name]), name)
         return globals()[name]
     package = import_module("efficient_attn.attention")
     # `attention` is the package itself: it can be called (see there), so that

@@ -18,6 +18,8 @@ PATTERNS = ("noncausal_self", "causal_self", "noncausal_cross", "causal_cross")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 only when all that was asked was done."""
+    if os.getcwd() not in sys.path:  # where "module:Class" is looked for last
+        sys.path.append(os.getcwd())
     parser = _parser()
     _complete(parser)
     # A sweep's words are Hydra's, which argparse would take apart.
@@ -63,6 +65,9 @@ _COMMANDS = {
     "merge": ("merge", "main"),
     "prepare": ("prepare", "main"),
     "fit": ("fit", "main"),
+    "bench-model": ("bench_model", "main"),
+    "adapt": ("adapt", "main"),
+    "new-variant": ("new_variant", "main"),
     "doctor": ("doctor", "main"),
 }
 
@@ -356,6 +361,102 @@ def _parser() -> argparse.ArgumentParser:
         help="relative distance to the next size that does not fit (default: 0.02)",
     )
     _json_flag(fit)
+
+    bench = word(
+        "bench-model",
+        "Time a whole model with its own attention, without any, and with each variant.",
+        "efficient-attn bench-model --hf-config bert --lengths 512,1024,2048,4096\n"
+        "  efficient-attn bench-model --model my_module:make --variants local_window \\\n"
+        "      --option local_window.window=64 --pass forward_backward\n"
+        "\n"
+        "The share of time in attention is what no swap can save more than. What was measured\n"
+        "already in the results folder is not measured again.",
+    )
+    source = bench.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--hf-config",
+        metavar="CONFIG",
+        help="folder of a checkpoint, config.json, or name of an architecture of transformers",
+    )
+    source.add_argument(
+        "--model",
+        metavar="MODULE:FUNCTION",
+        help="function of yours: called with length and batch, returns model and input",
+    )
+    bench.add_argument("--lengths", default="512,1024,2048", help="default: 512,1024,2048")
+    bench.add_argument("--variants", help="separated by commas (default: all)")
+    bench.add_argument(
+        "--option",
+        action="append",
+        metavar="VARIANT.NAME=VALUE",
+        help="option of a variant; may be repeated",
+    )
+    bench.add_argument("--batch", type=int, default=1, help="default: 1")
+    bench.add_argument(
+        "--pass",
+        dest="pass_",
+        choices=("forward", "forward_backward", "train_step"),
+        default="forward",
+        help="default: forward",
+    )
+    bench.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16", "float64"),
+        default="float32",
+        help="default: float32",
+    )
+    bench.add_argument("--device", default="cpu", help="default: cpu")
+    bench.add_argument("--threads", type=int, help="of the CPU (default: all cores)")
+    bench.add_argument(
+        "--results", default="results/bench-model", help="folder (default: results/bench-model)"
+    )
+    _json_flag(bench)
+
+    adapting = word(
+        "adapt",
+        "Give a trained language model another attention, and teach it on your text.",
+        "efficient-attn adapt CHECKPOINT --variant local_window --option window=64 \\\n"
+        "      --text my_texts/ --out adapted\n"
+        "\n"
+        "First the new attention learns to give what the old one gave, then the model learns its\n"
+        "task for a while. The end of the text is kept apart: the metric before, after the swap\n"
+        "and after adapting is of it. A run that was stopped goes on from OUT/adapt.pt.",
+    )
+    adapting.add_argument(
+        "checkpoint",
+        help="folder of a causal or masked language model of transformers, or one that "
+        "save_pretrained wrote",
+    )
+    adapting.add_argument(
+        "--variant", required=True, help="a name that `efficient-attn list` prints"
+    )
+    adapting.add_argument("--text", required=True, help="file, or folder of files")
+    adapting.add_argument(
+        "--out", required=True, metavar="FOLDER", help="for model/, adapt.json, adapt.pt"
+    )
+    for flag, default, what in (
+        ("match-steps", 100, "of matching attention outputs"),
+        ("steps", 200, "of the task"),
+        ("length", 256, "tokens of a window"),
+        ("batch", 8, "windows of a step"),
+        ("seed", 0, "of windows and masks"),
+    ):
+        adapting.add_argument(
+            f"--{flag}", type=int, default=default, help=f"{what} (default: {default})"
+        )
+    adapting.add_argument(
+        "--rate", type=float, default=3e-4, help="learning rate of the task (default: 3e-4)"
+    )
+    _options_flag(adapting)
+    _json_flag(adapting)
+
+    new = word(
+        "new-variant",
+        "Write a variant of your own: one Python file, and one YAML that enters it in sweeps.",
+        "efficient-attn new-variant my_attention\n  efficient-attn check my_attention:MyAttention",
+    )
+    new.add_argument("name", help="lower case, such as my_attention")
+    new.add_argument("--folder", default=".", help="where to write (default: here)")
 
     doctor = word("doctor", "Print the environment and check it.", "efficient-attn doctor")
     _json_flag(doctor)

@@ -1,11 +1,13 @@
 """Which peers compute what they claim: probes of each, kept beside the records of a sweep.
 
     python -m efficient_attn.peers.conform results/peers-cpu
+    python -m efficient_attn.peers.conform --all --markdown
 
 puts the questions of `efficient-attn check` to every peer in those records that takes split heads,
 and their like to every whole module, compares outputs with the dense formula in float64, and
 writes ``conformance.json`` into the folder. A peer counts as correct for a pattern when nothing
-that touches the pattern's numbers fails.
+that touches the pattern's numbers fails. --all asks every installed peer instead, whether measured
+or not, and writes nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import OmegaConf
 from torch import Tensor
 
 from efficient_attn.analysis.select import PEER
@@ -60,6 +64,7 @@ class Verdict:
     pattern -> largest difference from the dense formula in float64 at N=256, in parts of the
     largest output; absent without a formula. incorrect: patterns for which it does not count as a
     correct implementation. absent: why nothing was probed. differs: what the adapter says of it.
+    holds: the other probes.
     """
 
     version: str | None
@@ -68,6 +73,7 @@ class Verdict:
     incorrect: list[str]
     absent: str | None = None
     differs: str = ""
+    holds: list[str] = field(default_factory=list)
 
 
 def conformance(variant: str) -> Verdict:
@@ -81,24 +87,24 @@ def conformance(variant: str) -> Verdict:
             torch.manual_seed(0)
             errors = _formula_errors(variant, patterns)
             few = cls.costly_lengths or hasattr(cls, "whole_module")
-            fails = (_failures_at_one_length if few else _core_failures)(variant, patterns)
+            findings = (_at_one_length if few else _of_core)(variant, patterns)
     except UnsupportedAttention as refused:
         return Verdict(None, {}, {}, list(PATTERNS), str(refused), cls.differs)
     except Exception as raised:  # a stranger's code may raise what it likes
         absent = f"{cls.name} raises {type(raised).__name__}: {raised}"
         return Verdict(None, {}, {}, list(PATTERNS), absent, cls.differs)
     for pattern, error in errors.items():
-        if not error <= cls.tolerance:
-            fails[f"formula ({pattern})"] = (
-                f"off by {error:.2g} from the dense formula at N={FORMULA_LENGTH}"
-            )
+        off = f"off by {error:.2g} from the dense formula at N={FORMULA_LENGTH}"
+        findings[f"formula ({pattern})"] = None if error <= cls.tolerance else off
+    fails = {name: evidence for name, evidence in findings.items() if evidence is not None}
     spoilt = any(name in DISQUALIFYING for name in fails)
     incorrect = [
         pattern
         for pattern in patterns
         if spoilt or pattern in fails or f"formula ({pattern})" in fails
     ]
-    return Verdict(options["version"], fails, errors, incorrect, differs=cls.differs)
+    holds = [name for name in findings if name not in fails]
+    return Verdict(options["version"], fails, errors, incorrect, differs=cls.differs, holds=holds)
 
 
 def counts(verdict: Verdict | None, record: Record) -> bool:
@@ -186,22 +192,24 @@ def _core(variant: str, length: int, dtype: torch.dtype) -> Any:
     return make_core(variant, HEADS, WIDTH, dtype=dtype, **options).eval()
 
 
-def _core_failures(variant: str, patterns: list[str]) -> dict[str, str]:
+def _of_core(variant: str, patterns: list[str]) -> dict[str, str | None]:
+    """Evidence against the peer, by probe; None where the probe holds."""
     general = ["any length", "batch independence", "determinism", "half precision"]
     asked = [*patterns, *general, "values of one give one"]
     if variant_class(variant).capabilities.key_padding:
         asked.append("key_padding")
     seen = observe(variant, only=asked)
     findings = {**seen.observed, **seen.general}
-    refused = {name for name in seen.observed if findings[name].status == "refused"}
     return {
         name: finding.evidence
+        if finding.status == "violated" or (name in seen.observed and finding.status == "refused")
+        else None
         for name, finding in findings.items()
-        if finding.status == "violated" or name in refused
     }
 
 
-def _failures_at_one_length(variant: str, patterns: list[str]) -> dict[str, str]:
+def _at_one_length(variant: str, patterns: list[str]) -> dict[str, str | None]:
+    """As `_of_core`, for what takes few lengths or is a whole module."""
     core = _core(variant, PROBE_LENGTH, torch.float64)
 
     def run(x: Tensor, causal: bool = False, padding: Tensor | None = None) -> Tensor:
@@ -221,7 +229,7 @@ def _failures_at_one_length(variant: str, patterns: list[str]) -> dict[str, str]
     if core.capabilities.key_padding:
         questions["key_padding"] = _padded_content
     found = {name: judge(partial(ask, run), success="holds") for name, ask in questions.items()}
-    return {name: one.evidence for name, one in found.items() if one.status != "holds"}
+    return {name: None if one.status == "holds" else one.evidence for name, one in found.items()}
 
 
 def _tokens(batch: int) -> Tensor:
@@ -278,14 +286,52 @@ def _padded_content(run: Any) -> Iterator[Check]:
     )
 
 
+def matrix(verdicts: Mapping[str, Verdict]) -> list[str]:
+    """A Markdown table of peers × probes: yes, **no**, or a dash for what was not asked."""
+    probes = list(dict.fromkeys(p for v in verdicts.values() for p in (*v.holds, *v.fails)))
+    lines = [
+        f"| peer | version | {' | '.join(probes)} |",
+        f"|---|---|{'---|' * len(probes)}",
+    ]
+    for name, verdict in sorted(verdicts.items()):
+        cells = [
+            "**no**" if probe in verdict.fails else "yes" if probe in verdict.holds else "–"
+            for probe in probes
+        ]
+        version = verdict.version or "not probed"
+        lines.append(f"| `{name}` | {version} | {' | '.join(cells)} |")
+    return lines
+
+
+def _installed() -> dict[str, Verdict]:
+    """Verdicts of all peers that conf/attention enters."""
+    folder = Path(str(resources.files("efficient_attn.conf").joinpath("sweep.yaml"))).parent
+    found = {}
+    for file in sorted((folder / "attention").glob("peer_*.yaml")):
+        entry: Any = OmegaConf.load(file)
+        print(f"probing {entry.name}", file=sys.stderr)
+        found[entry.name] = conformance(entry.variant)
+    return found
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Probe every peer of a folder's records and keep the verdicts there."""
+    """Probe every peer of a folder's records and keep the verdicts there, or all that are known."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("results", type=Path, help="folder of records")
-    results = parser.parse_args(arguments).results
-    for line in remarks(verdicts(results, Store(results).read(), again=True)):
+    parser.add_argument("results", type=Path, nargs="?", help="folder of records")
+    parser.add_argument("--all", action="store_true", help="all installed peers, written nowhere")
+    parser.add_argument("--markdown", action="store_true", help="print a table of probes as well")
+    words = parser.parse_args(arguments)
+    if (words.results is None) != words.all:
+        parser.error("give a folder of records, or --all")
+    if words.all:
+        found = _installed()
+    else:
+        found = verdicts(words.results, Store(words.results).read(), again=True)
+    for line in [*matrix(found), ""] if words.markdown else []:
+        print(line)
+    for line in remarks(found):
         print(line)
     return 0
 

@@ -89,29 +89,32 @@ class Crossover:
         return self.crossings[-1].length if self.crossings else 0.0
 
     def __str__(self) -> str:
-        first, last = self.lengths[0], self.lengths[-1]
-        if not self.crossings:
-            if len(self.stretches) == 1 and self.stretches[0].verdict == "even":
-                return f"no difference shown from N={first} to N={last}"
-            word = f"before N={first}" if self.faster else f"not up to N={last}"
-            return word + self._unsure()
-        return "; ".join(map(self._passage, self.crossings))
+        return in_words(self.crossings, self.stretches, self.lengths, self.faster)
 
-    def _passage(self, crossing: Crossing) -> str:
-        first, last = self.lengths[0], self.lengths[-1]
+
+def in_words(
+    crossings: Sequence[Crossing],
+    stretches: Sequence[Stretch],
+    lengths: Sequence[int],
+    faster: bool,
+) -> str:
+    """Where a ratio passes 1, of the fields of a `Crossover`."""
+    first, last = lengths[0], lengths[-1]
+
+    def passage(crossing: Crossing) -> str:
         low = f"{crossing.low:.0f}" if crossing.low else f"below {first}"
         high = f"beyond {last}" if crossing.high is None else f"{crossing.high:.0f}"
         word = "faster" if crossing.faster else "slower"
         return f"{word} beyond N={crossing.length:.0f} ({low} to {high})"
 
-    def _unsure(self) -> str:
-        """Where the interval of the ratio holds 1 although the ratio stays on one side."""
-        even = [s for s in self.stretches if s.verdict == "even"]
-        if not even:
-            return ""
-        return "; no difference shown " + ", ".join(
-            f"from {stretch.first:.0f} to {stretch.last:.0f}" for stretch in even
-        )
+    if crossings:
+        return "; ".join(map(passage, crossings))
+    even = [stretch for stretch in stretches if stretch.verdict == "even"]
+    if even and len(stretches) == 1:
+        return f"no difference shown from N={first} to N={last}"
+    unsure = ", ".join(f"from {each.first:.0f} to {each.last:.0f}" for each in even)
+    word = f"before N={first}" if faster else f"not up to N={last}"
+    return word + (f"; no difference shown {unsure}" if even else "")
 
 
 def crossovers(records: Iterable[Record], baselines: Sequence[str] = (FUSED,)) -> list[Crossover]:

@@ -52,10 +52,8 @@ class CostSubject:
         )
         peak = memory.peak_rss()
         self._require_finite(outputs)
-        subject = self._call.subject
         return {
-            "options": asdict(subject.core.options),
-            "parameters": sum(p.numel() for p in subject.module.parameters()),
+            **self._facts(),
             "compile_ms": compile_ms,
             "first_call_ms": self._first_call_ms,
             "peak_rss_bytes": None if None in (baseline, peak) else max(0, peak - baseline),  # type: ignore[operator]
@@ -122,6 +120,14 @@ class CostSubject:
             "flops": flops,
             "flops_method": method,
             "traffic_bytes": work.traffic_bytes,
+        }
+
+    def _facts(self) -> dict[str, Any]:
+        """What the contestant turned out to be."""
+        subject = self._call.subject
+        return {
+            "options": asdict(subject.core.options),
+            "parameters": sum(p.numel() for p in subject.module.parameters()),
         }
 
     def _timed(self, calls: int) -> float:

@@ -50,6 +50,7 @@ _CODE = {
     "accuracy": _ACCURACY_CODE,
     "fidelity": _FIDELITY_CODE,
     "swap": (*_ACCURACY_CODE, *_FIDELITY_CODE, "bench/swap.py"),
+    "model": (*_COST_CODE, "bench/model.py", "integrations/*.py", "integrations/transformers/*.py"),
 }
 
 

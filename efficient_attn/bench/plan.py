@@ -24,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from efficient_attn.bench.cell import Cell
 from efficient_attn.bench.config import cell_from_config
+from efficient_attn.bench.own_config import own_configuration
 from efficient_attn.bench.record import Record, digest
 from efficient_attn.bench.store import Store
 
@@ -120,7 +121,7 @@ def make_plan(arguments: Sequence[str], redo: Redo | None = None) -> Plan:
     """
     try:
         with initialize_config_module(CONFIG_MODULE, version_base="1.3"):
-            overrides = _with_experiment_sweeps(arguments)
+            overrides = _with_experiment_sweeps([*own_configuration(arguments), *arguments])
             jobs = _jobs(overrides)
             configs = _composed(jobs)
             launching = _compose(jobs[0], return_hydra_config=True)

@@ -17,7 +17,7 @@ from efficient_attn.bench.workload import Workload
 SCHEMA_VERSION = 2
 
 Status = Literal["ok", "oom", "timeout", "crashed", "unsupported", "diverged"]
-Measure = Literal["cost", "accuracy", "fidelity", "swap"]
+Measure = Literal["cost", "accuracy", "fidelity", "swap", "model"]
 STATUSES: tuple[Status, ...] = get_args(Status)
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 
@@ -30,8 +30,8 @@ class Record:
     cell: identifier of the run of the cell; samples of records that share it are paired by round.
     contestant: the name it was entered under; `variant` and `options` say what that is.
     options: the options in effect, read back from the module; as requested when it never existed.
-    request: the workload (cost, fidelity), or the task with its model and training settings
-        (accuracy, swap).
+    request: the workload (cost, fidelity), the task with its model and training settings
+        (accuracy, swap), or somebody's model and its input (model).
     result: empty unless status is ``ok``; the result of the measure (`RESULTS`) as a dict.
     reason: what went wrong, for people; None when ok.
     """
@@ -219,11 +219,26 @@ class SwapResult:
     fresh_parameters: int
 
 
+@dataclass(frozen=True)
+class ModelResult(CostResult):
+    """Time and memory of one pass of a whole model with one attention.
+
+    drift: ‖out − original‖ / ‖original‖ of the model's output in eval, with the same weights and
+        input; None where the attention has random parameters of its own, and without attention.
+    attention: of each call of attention in a pass, where it is known: {"heads", "head_dim",
+        "queries", "keys", "causal"}.
+    """
+
+    drift: float | None = None
+    attention: list[dict[str, Any]] = field(default_factory=list)
+
+
 RESULTS: dict[Measure, type] = {
     "cost": CostResult,
     "accuracy": AccuracyResult,
     "fidelity": FidelityResult,
     "swap": SwapResult,
+    "model": ModelResult,
 }
 
 

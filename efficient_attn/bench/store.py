@@ -200,7 +200,7 @@ def _fault(record: Record) -> str | None:
             Workload.from_dict(record.request)
         except (TypeError, ValueError) as error:
             return f"its request is no workload: {error}"
-    elif record.measure == "fidelity":
+    elif record.measure in ("fidelity", "model"):
         if type(record.request.get("length")) is not int:
             return "its request names no length"
     elif not isinstance(record.request.get("task"), dict) or "name" not in record.request["task"]:

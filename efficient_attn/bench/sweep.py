@@ -24,7 +24,6 @@ from omegaconf.errors import OmegaConfBaseException
 from efficient_attn.bench import environment
 from efficient_attn.bench.cell import Cell, Contestant
 from efficient_attn.bench.cores import claim_cell, claim_cores
-from efficient_attn.bench.cost_cell import CostCell
 from efficient_attn.bench.launchers import JobLost, Launcher
 from efficient_attn.bench.plan import (
     CONFIG_MODULE,
@@ -35,6 +34,7 @@ from efficient_attn.bench.plan import (
     make_plan,
 )
 from efficient_attn.bench.progress import Mute, SweepProgress, watching
+from efficient_attn.bench.race import RaceCell
 from efficient_attn.bench.record import Record, digest
 from efficient_attn.bench.store import Store
 from efficient_attn.bench.training_state import TrainingState
@@ -64,10 +64,11 @@ def measure_cell(cell: Cell, store: Store, progress: SweepProgress) -> None:
         progress.waiting(cell.label, "waiting for another measurement on these cores")
 
     name = digest([str(store.folder.absolute()), *(cell.key(one) for one in cell.contestants)])
-    threads = cell.workload.threads if isinstance(cell, CostCell) else None
+    timed = cell if isinstance(cell, RaceCell) else None
+    threads = None if timed is None else timed.threads
     with (
         claim_cell(name, wait),
-        claim_cores(threads, exclusive=cell.measure == "cost", device=cell.device, waiting=wait),
+        claim_cores(threads, exclusive=timed is not None, device=cell.device, waiting=wait),
     ):
         missing = missing_contestants(cell, store)
         if missing:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
 
 from rich.console import Console
 from rich.table import Table
@@ -15,12 +13,7 @@ from efficient_attn.commands.options import parse_options
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the matrix; 0 when all is as declared and every general property holds, else 1.
-
-    "module:Class" is looked for in the working directory too, as `python -m` would.
-    """
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    """Print the matrix; 0 when all is as declared and every general property holds, else 1."""
     observation = observe(arguments.variant, parse_options(arguments.option or []))
     if arguments.json:
         print(json.dumps(observation.to_dict(), indent=1))

@@ -1,1 +1,1 @@
-"""Models of other libraries, rebuilt here around any attention variant."""
+"""Any attention variant inside models of other libraries."""

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 
 from efficient_attn.attention.errors import require_int
 from efficient_attn.nn.models import SequenceClassifier
+from efficient_attn.nn.saving import Saved
 from efficient_attn.nn.settings import EncoderSettings, completed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class DualEncoder(nn.Module):
+class DualEncoder(Saved):
     """Both inputs through the same encoder, each to one vector; a small network compares them.
 
     Source: Tay et al., "Long Range Arena" (2021), section 2.2, retrieval: documents are compressed

@@ -11,6 +11,7 @@ from efficient_attn.nn.choice import require_causal
 from efficient_attn.nn.generation import Generated, generate
 from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.prompts import Prompts, as_rows
+from efficient_attn.nn.saving import Saved
 from efficient_attn.nn.settings import EncoderSettings, completed, initialise
 from efficient_attn.nn.state import DecodingState
 from efficient_attn.nn.trunk import Trunk
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Saved):
     """Logits of the next token at every position: causal encoder and linear.
 
     max_len: longest sequence, where positions are learned. tied_embeddings: the output layer has

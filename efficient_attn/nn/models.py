@@ -11,6 +11,7 @@ from einops import rearrange, reduce
 from torch import Tensor, nn
 
 from efficient_attn.attention.errors import as_pair, require_int
+from efficient_attn.nn.saving import Saved
 from efficient_attn.nn.settings import EncoderSettings, completed, initialise
 from efficient_attn.nn.trunk import Trunk
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class SequenceClassifier(nn.Module):
+class SequenceClassifier(Saved):
     """One label for a sequence of tokens or of feature vectors: encoder, mean over tokens, linear.
 
     num_classes: number of labels.
@@ -62,7 +63,7 @@ class SequenceClassifier(nn.Module):
         return self.head(masked_mean(x, key_padding_mask))
 
 
-class ImageClassifier(nn.Module):
+class ImageClassifier(Saved):
     """One label for an image: patches as tokens on a grid, encoder, mean over tokens, linear.
 
     Source: Dosovitskiy et al., "An Image is Worth 16x16 Words" (2021), section 3.1, with mean

@@ -21,6 +21,7 @@ from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLaye
 from efficient_attn.nn.generation import Generated, generate
 from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.prompts import require_tokens
+from efficient_attn.nn.saving import Saved
 from efficient_attn.nn.settings import (
     EncoderSettings,
     added_positions,
@@ -39,7 +40,7 @@ PAD, BOS, EOS, MASK = range(4)
 SPECIALS = 4
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(Saved):
     """What autoregressive and parallel models share: embeddings, encoder, decoder, logits.
 
     Source: Vaswani et al., "Attention Is All You Need" (2017), section 3.

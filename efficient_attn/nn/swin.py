@@ -19,6 +19,7 @@ from efficient_attn.nn.block import ResidualBlock, StochasticDepth
 from efficient_attn.nn.choice import Variant, VariantOptions, attention_at, variant_at
 from efficient_attn.nn.feedforward import Activation
 from efficient_attn.nn.positions import make_positions
+from efficient_attn.nn.saving import Saved
 from efficient_attn.nn.stack import tie_cores
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -33,7 +34,7 @@ WINDOWS = {"window": 7, "relative_bias": True}
 """Options of shifted_window unless others are given."""
 
 
-class SwinTransformer(nn.Module):
+class SwinTransformer(Saved):
     """One label for an image of any size: patches, stages, norm, mean over tokens, linear.
 
     num_classes: number of labels; None gives the pooled features instead.

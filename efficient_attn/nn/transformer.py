@@ -13,9 +13,10 @@ from efficient_attn.nn.choice import Variant, VariantOptions, decoder_choice
 from efficient_attn.nn.decoder import TransformerDecoder, TransformerDecoderLayer
 from efficient_attn.nn.encoder import TransformerEncoder, TransformerEncoderLayer
 from efficient_attn.nn.feedforward import Activation
+from efficient_attn.nn.saving import Saved
 
 
-class Transformer(nn.Module):
+class Transformer(Saved):
     """A decoder that attends to what an encoder makes of the source.
 
     Arguments, forward and state dict are those of ``torch.nn.Transformer`` (Vaswani et al. 2017,

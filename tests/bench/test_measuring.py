@@ -28,8 +28,9 @@ from efficient_attn.bench import store as store_module
 from efficient_attn.bench.cell import Contestant
 from efficient_attn.bench.clock import CudaClock, HostClock
 from efficient_attn.bench.cost import CostSubject
-from efficient_attn.bench.cost_cell import CostCell, CostSettings, _Entry, _Ledger
+from efficient_attn.bench.cost_cell import CostCell, CostSettings
 from efficient_attn.bench.intervals import undisturbed
+from efficient_attn.bench.race import Entry, Ledger
 from efficient_attn.bench.store import Store
 from efficient_attn.bench.sweep import missing_contestants
 from efficient_attn.bench.worker import Limits
@@ -184,7 +185,7 @@ def test_waiting_for_a_core_is_seen() -> None:
 
 
 def test_samples_that_waited_are_left_out_where_enough_remain() -> None:
-    entry = _Entry(FULL, Caller("full", []), {})  # type: ignore[arg-type]
+    entry = Entry(FULL, Caller("full", []), {})  # type: ignore[arg-type]
     entry.samples = [1.0] * 6 + [9.0] * 5
     entry.waits = [0.0] * 6 + [0.5] * 5
     assert entry.interval().value == 1.0
@@ -265,8 +266,8 @@ def test_contestants_take_turns_in_going_first() -> None:
     contestants = tuple(replace(FULL, name=name) for name in "abc")
     how = CostSettings(min_rounds=6, max_rounds=6, target=1e-9, rest_ms=0.0)
     cell = CostCell(contestants, Limits(1.0, 60.0), SMALL, how)
-    entries = [_Entry(one, Caller(one.name, asked), {}) for one in contestants]  # type: ignore[arg-type]
-    assert list(cell._race(entries, None, _Ledger(), lambda share, what: None)) == []
+    entries = [Entry(one, Caller(one.name, asked), {}) for one in contestants]  # type: ignore[arg-type]
+    assert list(cell._race(entries, None, Ledger(), lambda share, what: None)) == []
     rounds = ["".join(asked[i : i + 3]) for i in range(0, len(asked), 3)]
     assert rounds == ["abc", "bca", "cab"] * 2
 

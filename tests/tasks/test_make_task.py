@@ -12,12 +12,16 @@ from efficient_attn.nn.positions import NoPositions
 from efficient_attn.tasks import (
     TASKS,
     ByteLM,
+    ByteText,
     Copying,
+    DigitsGrid,
     Fashion,
     FashionPixels,
+    Induction,
     ListOps,
     ModelConfig,
     Mqar,
+    SelectiveCopying,
     Task,
     make_task,
 )
@@ -39,12 +43,18 @@ def test_shipped_configuration_builds_the_task(name: str) -> None:
 
 PRESETS = {
     "aligned_copy": Copying(order="copy", distractors=32, contest="cross"),
+    "aligned_copy_short": Copying(tokens=8, order="copy", distractors=8, contest="cross"),
     "byte_lm_short": ByteLM(length=64, context=16),
+    "byte_text_short": ByteText(length=128),
+    "copying_medium": Copying(tokens=16),
     "copying_short": Copying(tokens=8),
+    "digits_grid_large": DigitsGrid(scale=2),
+    "induction_short": Induction(length=32),
     "listops_short": ListOps(
         length=48, shortest=12, max_depth=4, max_args=4, train=8000, evaluation=1000
     ),
     "mqar_short": Mqar(length=32, pairs=4, vocab=32),
+    "selective_copying_short": SelectiveCopying(length=32, tokens=4),
 }
 
 

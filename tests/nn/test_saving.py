@@ -1,0 +1,145 @@
+"""Models in a folder and back: the same numbers, and errors that say what is amiss."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import efficient_attn as ea
+from efficient_attn.nn import (
+    DualEncoder,
+    ImageClassifier,
+    LanguageModel,
+    MaskPredict,
+    Seq2Seq,
+    SequenceClassifier,
+    SwinTransformer,
+    Transformer,
+)
+
+pytest.importorskip("safetensors")
+
+SMALL = {"d_model": 16, "nhead": 2, "num_layers": 2}
+TOKENS = torch.arange(12).reshape(2, 6) % 7 + 4
+MODELS = {
+    "classifier": (
+        lambda: SequenceClassifier(3, vocab_size=20, max_len=9, variant="linformer", **SMALL),
+        (TOKENS,),
+    ),
+    "images": (lambda: ImageClassifier(3, image_size=(8, 4), **SMALL), (torch.ones(2, 3, 8, 4),)),
+    "language": (
+        lambda: LanguageModel(
+            20,
+            max_len=9,
+            tied_embeddings=True,
+            variant=["local_window", "performer"],
+            variant_options={"performer": {"num_features": 8}},
+            **SMALL,
+        ),
+        (TOKENS,),
+    ),
+    "retrieval": (lambda: DualEncoder(2, vocab_size=20, max_len=9, **SMALL), (TOKENS, TOKENS)),
+    "translation": (lambda: Seq2Seq(20, max_len=9, **SMALL), (TOKENS, TOKENS)),
+    "parallel": (lambda: MaskPredict(20, max_len=9, **SMALL), (TOKENS, TOKENS)),
+    "swin": (
+        lambda: SwinTransformer(3, embed_dim=8, depths=(1, 2), num_heads=(1, 2), patch_size=2),
+        (torch.ones(1, 3, 20, 16),),
+    ),
+    "transformer": (
+        lambda: Transformer(16, 2, 1, 1, 16, 0.0),
+        (torch.ones(1, 4, 16), torch.ones(1, 3, 16)),
+    ),
+}
+
+
+def answer(model, inputs):
+    with torch.no_grad():
+        return torch.cat([x.flatten() for x in _tensors(model.eval()(*inputs))])
+
+
+def _tensors(output):
+    if isinstance(output, torch.Tensor):
+        return [output]
+    values = output if isinstance(output, (tuple, list)) else vars(output).values()
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_there_and_back(name, tmp_path):
+    make, inputs = MODELS[name]
+    torch.manual_seed(0)
+    model = make()
+    expected = answer(model, inputs)
+    files = model.save_pretrained(tmp_path / "saved")
+    assert sorted(file.name for file in files) == ["README.md", "config.json", "model.safetensors"]
+    torch.manual_seed(1)
+    found = ea.from_pretrained(tmp_path / "saved")
+    assert type(found) is type(model)
+    assert not found.training
+    assert torch.equal(answer(found, inputs), expected)
+    assert torch.equal(answer(type(model).from_pretrained(tmp_path / "saved"), inputs), expected)
+
+
+@pytest.mark.parametrize("twin", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copies_can_be_saved_too(twin, tmp_path):
+    make, inputs = MODELS["language"]
+    model = make()
+    twin(model).save_pretrained(tmp_path)
+    assert torch.equal(answer(ea.from_pretrained(tmp_path), inputs), answer(model, inputs))
+
+
+def test_with_another_variant(tmp_path):
+    model = LanguageModel(20, max_len=9, **SMALL)
+    model.save_pretrained(tmp_path)
+    swapped = ea.from_pretrained(tmp_path, variant="local_window", variant_options={"window": 20})
+    assert swapped.trunk.encoder.layers[0].self_attn.variant == "local_window"
+    torch.testing.assert_close(answer(swapped, (TOKENS,)), answer(model, (TOKENS,)))
+
+
+def test_in_another_process(tmp_path):
+    make, inputs = MODELS["translation"]
+    model = make()
+    model.save_pretrained(tmp_path)
+    script = (
+        "import sys, torch, efficient_attn as ea\n"
+        "model = ea.from_pretrained(sys.argv[1])\n"
+        "tokens = torch.arange(12).reshape(2, 6) % 7 + 4\n"
+        "print(model(tokens, tokens).double().sum().item())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert float(done.stdout) == pytest.approx(
+        model.eval()(*inputs).double().sum().item(), rel=1e-4
+    )
+
+
+def test_the_card_says_what_it_is_and_why(tmp_path):
+    model = LanguageModel(20, max_len=9, variant="performer", **SMALL)
+    model.save_pretrained(tmp_path, evidence="fastest beyond 4096 tokens")
+    card = (tmp_path / "README.md").read_text()
+    assert "performer" in card
+    assert "fastest beyond 4096 tokens" in card
+
+
+def test_what_is_amiss_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"config\.json"):
+        ea.from_pretrained(tmp_path)
+    model = LanguageModel(20, max_len=9, **SMALL)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="LanguageModel"):
+        Seq2Seq.from_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "class": "Nothing"}))
+    with pytest.raises(ValueError, match="Nothing"):
+        ea.from_pretrained(tmp_path)
+    odd = Transformer(16, 2, 1, 1, 16, activation=torch.tanh)
+    with pytest.raises(ValueError, match="argument"):
+        odd.save_pretrained(tmp_path / "odd")
+    assert not (tmp_path / "odd").exists()
