@@ -56,6 +56,10 @@ from efficient_attn.attention.masks import (
 from efficient_attn.attention.registry import Capabilities, register_variant
 from efficient_attn.attention.variant import IMPLEMENTATIONS, AttentionVariant, KeyValueCache
 
+SHORT, SHORT_WITH_BIAS = 96, 256
+"""Tokens up to which all pairs at once, and with a bias the formula, are faster than the kernels:
+measured at 32 to 1024 with windows of 4 to 64, batches of 1 to 64."""
+
 
 @dataclass(frozen=True)
 class ShiftedWindowOptions:
@@ -178,6 +182,10 @@ class ShiftedWindow(AttentionVariant):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, dropout_p: float = 0.0
     ) -> Tensor:
+        N = q.shape[-2]
+        if not dropout_p and hand_written(q, k, v) and self._dense(N, mask.slopes):
+            keep = intersect(mask.keep(N, N, q.device), self._together(N, q.device, mask))
+            return masked_attention(q, k, v, keep, mask.bias(N, N, q.device))
         bias = self._window_bias(q.device, mask)
         on = self._on_grid if self._has_grid(mask) else self._on_sequence
         return on(q, k, v, mask, bias, dropout_p)
@@ -236,8 +244,16 @@ class ShiftedWindow(AttentionVariant):
         backward: bool = False,
         padded: bool = False,
     ) -> int:
-        """On a grid every window whole, padding included; on a sequence what there is of it."""
-        if self.options.grid is None:
+        """On a grid every window whole, padding included; on a sequence what there is of it. All
+        pairs where they are taken at once. Where the formula is, a bias that wants a gradient has
+        the scores written out."""
+        written_out = self._by_formula(queries, self.relative_bias)
+        if self._dense(queries, None):
+            pairs = queries**2
+        elif self.options.grid is None and written_out:
+            (window,), (shift,) = self.options.windows, self.options.shifts
+            pairs = block_count(-shift % window + queries, window) * window**2
+        elif self.options.grid is None:
             (window,), (shift,) = self.options.windows, self.options.shifts
             parts = _sequence_parts(queries, window, shift, causal=causal)
             pairs = sum(part.blocks * part.rows * part.span for part in parts)
@@ -245,7 +261,8 @@ class ShiftedWindow(AttentionVariant):
             grid, windows, _ = self._grid(None)
             counts = [block_count(side, window) for side, window in zip(grid, windows, strict=True)]
             pairs = prod(counts) * prod(windows) ** 2
-        return attention_flops(batch * self.heads * pairs, self.head_dim, backward=backward)
+        pairs *= batch * self.heads
+        return attention_flops(pairs, self.head_dim, backward=backward, written_out=written_out)
 
     def step_flops(self, batch: int, context: int, tokens: int) -> int:
         (window,), (shift,) = self.options.windows, self.options.shifts
@@ -298,7 +315,8 @@ class ShiftedWindow(AttentionVariant):
         bias: Tensor | None,
         dropout_p: float,
     ) -> Tensor:
-        if dropout_p or not hand_written(q, k, v, bias) or q.shape[-1] != v.shape[-1]:
+        fits = hand_written(q, k, v, bias) and q.shape[-1] == v.shape[-1]
+        if dropout_p or not fits or self._by_formula(q.shape[-2], bias):
             return self._sequence_formula(q, k, v, mask, bias, dropout_p)
         (T,), (shift,) = self.options.windows, self.options.shifts
         parts = _sequence_parts(q.shape[-2], T, shift, causal=mask.causal)
@@ -362,14 +380,17 @@ class ShiftedWindow(AttentionVariant):
         def formula(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
             return _grid_formula(q, k, v, windows, windows.keep(exists), bias, dropout_p)
 
-        if dropout_p or not hand_written(q, k, v, bias) or q.shape[-1] != v.shape[-1]:
+        fits = hand_written(q, k, v, bias) and q.shape[-1] == v.shape[-1]
+        if dropout_p or not fits or self._by_formula(q.shape[-2], bias):
             return formula(q, k, v, bias)
         plan = self._plan(windows, exists, grid, in_order=False)
         return blockwise_attention(q, k, v, plan, formula, bias)
 
     def order(self, N: int, mask: AttentionMask) -> tuple[Tensor, Tensor] | None:
         """Window after window, on a grid of whole windows."""
-        if self.options.grid is None:
+        if self.options.grid is None or self._dense(N, mask.slopes):
+            return None
+        if self._by_formula(N, self.relative_bias):
             return None
         windows = self._windows(N, torch.device("cpu"), self._grid(mask))
         if windows.tokens.numel() != N:  # each token too many would be projected as well
@@ -391,6 +412,15 @@ class ShiftedWindow(AttentionVariant):
         if exists is None or bool(exists.all()):
             return _kept_plans(*grid)[in_order]
         return _masked_plan(_blocks(windows)[in_order], windows.keep(exists))
+
+    def _dense(self, N: int, slopes: Tensor | None) -> bool:
+        """Whether all pairs in one masked call are faster than windows."""
+        return N <= SHORT and self.relative_bias is None and slopes is None
+
+    def _by_formula(self, N: int, bias: Tensor | None) -> bool:
+        """Whether the formula is faster than the kernel, which takes windows with a bias sample by
+        sample."""
+        return N <= SHORT_WITH_BIAS and bias is not None
 
     def _together(self, N: int, device: torch.device, mask: AttentionMask) -> Tensor:
         """Bool [N, N]: pairs of one group."""
