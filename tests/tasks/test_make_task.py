@@ -46,8 +46,8 @@ PRESETS = {
     "aligned_copy_short": Copying(tokens=8, order="copy", distractors=8, contest="cross"),
     "byte_lm_short": ByteLM(length=64, context=16),
     "byte_text_short": ByteText(length=128),
-    "copying_medium": Copying(tokens=16),
-    "copying_short": Copying(tokens=8),
+    "copying_medium": Copying(tokens=12, evaluation=200, contest="cross"),
+    "copying_short": Copying(tokens=6, evaluation=200, contest="cross"),
     "digits_grid_large": DigitsGrid(scale=2),
     "induction_short": Induction(length=32),
     "listops_short": ListOps(
