@@ -129,6 +129,9 @@ _DOCUMENTED: tuple[tuple[str, Kind | None, str], ...] = (
     ("cosine", "number", "of the angle between the output and that of full"),
     ("errors", "text", "JSON list: relative error of each draw"),
     ("cosines", "text", "JSON list: cosine of each draw"),
+    ("source", "text", "model: where it came from, as it was asked for"),
+    ("drift", "number", "model: ‖out − original‖ / ‖original‖ of its output"),
+    ("attention", "text", "JSON list: sizes of each call of attention in a pass of the model"),
     # The result of a swap record.
     ("before", "number", "metric of the trained full model on the test split"),
     ("swapped", "number", "metric right after the swap"),
