@@ -213,6 +213,16 @@ def test_weights_when_they_are_asked_for():
         torch.testing.assert_close(found[0], expected[0], atol=1e-5, rtol=1e-5)
 
 
+def test_another_variant_across():
+    """Windows within each sequence and full attention between them, where windows would refuse."""
+    architecture = parity.ARCHITECTURES["BART"]
+    register("windows_and_full", "local_window", window=64, cross_variant="full")
+    model = parity.prepared(architecture)
+    row = parity.compare("BART", model, architecture, "efficient_attn:windows_and_full")
+    assert not row.reasons
+    assert max(row.none, row.right, row.left, row.generate) < 1e-5
+
+
 def test_wrong_names_and_options_are_refused_when_registered():
     with pytest.raises(ValueError, match="unknown attention variant"):
         register("nothing")

@@ -44,12 +44,20 @@ _preparing = False
 _seen: dict[int, int] = {}  # modules per config, by its id
 
 
-def register(name: str | None = None, variant: str | None = None, **options: Any) -> list[str]:
+def register(
+    name: str | None = None,
+    variant: str | None = None,
+    *,
+    cross_variant: str | None = None,
+    **options: Any,
+) -> list[str]:
     """Make variants known to transformers; the names under which, for ``attn_implementation``.
 
     ``register()``: each of `list_variants` as "efficient_attn:<variant>", with its own defaults, or
     those in a config's ``efficient_attn_options``. ``register(name, variant, **options)``: one
     variant with these options, as "efficient_attn:<name>". Registering a name again replaces it.
+    cross_variant: of attention from one sequence to another, with its defaults, where that is to be
+    another variant, such as "full" beside windows.
 
     Grouped-query heads, key padding on either side and caches are honoured; what a variant cannot
     do is refused with `UnsupportedAttention` when the model runs, as is what none of them has: caps
@@ -64,7 +72,9 @@ def register(name: str | None = None, variant: str | None = None, **options: Any
     chosen = {each: each for each in list_variants()} if name is None else {name: str(variant)}
     for label, wanted in chosen.items():
         make_options(wanted, options)  # which refuses what is unknown
-        function = partial(_attention, PREFIX + label, wanted, options)
+        across = wanted if cross_variant is None else cross_variant
+        make_options(across, {})
+        function = partial(_attention, PREFIX + label, wanted, across, options)
         AttentionInterface.register(PREFIX + label, function)
         AttentionMaskInterface.register(PREFIX + label, _mask)
     return [PREFIX + label for label in chosen]
@@ -138,6 +148,7 @@ def _mask(
 def _attention(
     label: str,
     variant: str,
+    cross_variant: str,
     options: dict[str, Any],
     module: nn.Module,
     query: Tensor,
@@ -167,13 +178,16 @@ def _attention(
     window = more.get("sliding_window")
     if window is not None and window < M and mask.pairwise is None:
         raise refusal(variant, "pairwise_mask", f"the model asks for a sliding window of {window}")
+    cross = _is_cross(module, mask, N, M)
+    chosen: dict[str, Any] | None = options
+    if cross and cross_variant != variant:
+        variant, chosen = cross_variant, None
     if mask.causal:
         variant_class(variant).capabilities.require(variant, causal=True, cross=False)
-    core = _core(module, label, variant, options, query, M)
+    core = _core(module, label, variant, chosen, query, M)
     if scaling is not None:
         query = query * (scaling * query.shape[-1] ** 0.5)
     run = partial(attend, core, dropout_p=dropout, need_weights=output_attentions)
-    cross = _is_cross(module, mask, N, M)
     late = mask.causal and N < M and not core.capabilities.supports(causal=True, cross=True)
     if late and not cross:  # of a longer sequence the last queries: those before are any
         padded = F.pad(query, (0, 0, M - N, 0))
@@ -221,7 +235,7 @@ def _core(
     module: nn.Module,
     label: str,
     variant: str,
-    options: dict[str, Any],
+    options: dict[str, Any] | None,
     query: Tensor,
     M: int,
 ) -> AttentionVariant:
@@ -246,15 +260,20 @@ def _make(
     module: nn.Module,
     label: str,
     variant: str,
-    options: dict[str, Any],
+    options: dict[str, Any] | None,
     query: Tensor,
     M: int,
 ) -> AttentionVariant:
     config = getattr(module, "config", None)
-    given = options or getattr(config, "efficient_attn_options", None) or {}
+    given = options
+    if given == {}:  # None: the defaults, whatever the config says of another variant
+        given = getattr(config, "efficient_attn_options", None)
     longest = next((getattr(config, n) for n in _LENGTHS if getattr(config, n, None)), None)
     resolved = resolve_options(
-        variant, given, max_len=longest or (M if _preparing else None), layer=_layer(module, config)
+        variant,
+        given or {},
+        max_len=longest or (M if _preparing else None),
+        layer=_layer(module, config),
     )
     H, D = query.shape[1], query.shape[-1]
     core = make_core(variant, H, D, device=query.device, dtype=query.dtype, **resolved)
