@@ -106,12 +106,19 @@ def _state_panel(axes: Axes, task: TaskQuality) -> None:
     axes.margins(x=0.08, y=0.12)
     axes.set_xlabel(f"state of decoding after {task.task.length} tokens, KiB", fontsize=9)
     axes.set_ylabel(_metric(task), fontsize=9)
+    _keep_to_shares(axes, task)
     axes.set_title(task.task.label, fontsize=10)
     handles = axes.get_legend_handles_labels()[0]
     handles.sort(key=lambda handle: isinstance(handle, Line2D))  # baselines last
     axes.legend(
         handles=handles, fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0)
     )
+
+
+def _keep_to_shares(axes: Axes, task: TaskQuality) -> None:
+    """A share lies in [0, 1]; intervals over few seeds reach beyond and would flatten curves."""
+    if task.task.metric in ("accuracy", "exact_match"):
+        axes.set_ylim(-0.04, 1.06)
 
 
 def _knob_row(panels: list[Axes], task: TaskQuality, line: KnobLine) -> None:
@@ -122,6 +129,7 @@ def _knob_row(panels: list[Axes], task: TaskQuality, line: KnobLine) -> None:
         panels[0].axhline(full.scores[0].value.value, color="#000000", label="full", linewidth=1.0)
     _baselines(panels[0], task)
     panels[0].set_ylabel(_metric(task), fontsize=9)
+    _keep_to_shares(panels[0], task)
     panels[0].set_title(f"{task.task.label}: {line.name}", fontsize=10)
     costs: list[tuple[str, Callable[[Score], float | None]]] = [
         ("training, s", lambda score: score.train_seconds),
