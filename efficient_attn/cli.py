@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from efficient_attn import __version__
+from efficient_attn.commands.options import look_here
 from efficient_attn.commands.sweep_words import EXAMPLE, add_words
 
 OK, WRONG_REQUEST = 0, 2
@@ -18,8 +19,7 @@ PATTERNS = ("noncausal_self", "causal_self", "noncausal_cross", "causal_cross")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code: 0 only when all that was asked was done."""
-    if os.getcwd() not in sys.path:  # where "module:Class" is looked for last
-        sys.path.append(os.getcwd())
+    look_here()
     parser = _parser()
     _complete(parser)
     # A sweep's words are Hydra's, which argparse would take apart.

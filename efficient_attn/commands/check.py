@@ -9,11 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from efficient_attn.attention.conformance import Observation, observe
-from efficient_attn.commands.options import parse_options
+from efficient_attn.commands.options import look_here, parse_options
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the matrix; 0 when all is as declared and every general property holds, else 1."""
+    look_here()
     observation = observe(arguments.variant, parse_options(arguments.option or []))
     if arguments.json:
         print(json.dumps(observation.to_dict(), indent=1))

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import ast
+import os
+import sys
 from typing import Any
 
 _WORDS = {"true": True, "false": False, "null": None}
+
+
+def look_here() -> None:
+    """Let "module:Class" be found in the working directory, after everything installed."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def parse_options(pairs: list[str]) -> dict[str, Any]:
