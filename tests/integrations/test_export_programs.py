@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from shipped import SHIPPED
 
-from efficient_attn import MultiHeadAttention, list_variants
+from efficient_attn import MultiHeadAttention
 from efficient_attn.integrations.export import export_onnx, export_program
 from efficient_attn.nn import LanguageModel, SequenceClassifier
 
@@ -23,7 +24,7 @@ def module(variant):
     return MultiHeadAttention(16, 2, variant, **OPTIONS.get(variant, {})).eval()
 
 
-@pytest.mark.parametrize("variant", list_variants())
+@pytest.mark.parametrize("variant", SHIPPED)
 def test_export_program(variant):
     made = module(variant)
     program = export_program(made, [torch.randn(3, 20, 16)], max_len=64).module()
@@ -65,7 +66,7 @@ def test_training_mode_is_left_as_it_was():
     assert made.training
 
 
-@pytest.mark.parametrize("variant", list_variants())
+@pytest.mark.parametrize("variant", SHIPPED)
 def test_onnx(variant, tmp_path):
     pytest.importorskip("onnxscript")
     onnxruntime = pytest.importorskip("onnxruntime")
