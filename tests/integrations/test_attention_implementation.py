@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from shipped import shipped
 
 pytest.importorskip("transformers")
 
 import transformers
 
-from efficient_attn import UnsupportedAttention, list_variants
+from efficient_attn import UnsupportedAttention
 from efficient_attn.integrations.transformers import make_cores, register
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "transformers_parity.py"
@@ -77,7 +78,7 @@ def logits(model, implementation, **inputs):
         return model(**inputs).logits
 
 
-@pytest.mark.parametrize("variant", list_variants(causal=True))
+@pytest.mark.parametrize("variant", shipped(causal=True))
 def test_generating_with_a_cache_is_generating_without(variant):
     """For narrow windows and few features too, whose cache is transformers' own."""
     options = {
