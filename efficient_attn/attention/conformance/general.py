@@ -119,9 +119,11 @@ def half_precision(subject: Subject) -> Iterator[Check]:
                     )
                 if averages:
                     out = subject.run(q, k, torch.ones_like(v), core=core, **pattern.request)
+                    wide = (x.float() for x in (q, k, torch.ones_like(v)))
                     yield Check(
-                        f"{name}, {pattern}, N={N}: values of one must give one",
-                        distance(out.float(), torch.ones_like(out).float()),
+                        f"{name}, {pattern}, N={N}: values of one must give what fp32 makes of "
+                        "them, one where a query has features",
+                        distance(out.float(), subject.run(*wide, **pattern.request)),
                         0.01,
                     )
             if subject.masked:
