@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 from efficient_attn.bench.cell import Contestant
 from efficient_attn.bench.cost import CostSubject
@@ -27,27 +25,11 @@ class CostCell(RaceCell):
     def measure(self) -> Measure:
         return "cost"
 
-    @cached_property
-    def request(self) -> dict[str, Any]:
-        return self.workload.to_dict()
-
     @property
     def label(self) -> str:
         w = self.workload
         scope = "" if w.scope == "core" else f"  {w.scope}"
         return f"cost  {w.pattern}  N={w.length}  {w.pass_.replace('_', '+', 1)}{scope}"
-
-    @property
-    def device(self) -> str:
-        return self.workload.device
-
-    @property
-    def dtype(self) -> str:
-        return self.workload.dtype
-
-    @property
-    def threads(self) -> int | None:
-        return self.workload.threads
 
     @property
     def contradiction(self) -> str | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
 
 from efficient_attn.bench.cell import Contestant
 from efficient_attn.bench.model import ORIGINAL, ModelSubject, ModelWorkload
@@ -27,26 +25,10 @@ class ModelCell(RaceCell):
     def measure(self) -> Measure:
         return "model"
 
-    @cached_property
-    def request(self) -> dict[str, Any]:
-        return self.workload.to_dict()
-
     @property
     def label(self) -> str:
         w = self.workload
         return f"model  {w.source}  N={w.length}  {w.pass_.replace('_', '+', 1)}"
-
-    @property
-    def device(self) -> str:
-        return self.workload.device
-
-    @property
-    def dtype(self) -> str:
-        return self.workload.dtype
-
-    @property
-    def threads(self) -> int | None:
-        return self.workload.threads
 
     def subject(self, contestant: Contestant) -> Worker:
         variant = None if contestant.name == ORIGINAL else contestant.variant

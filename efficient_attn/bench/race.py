@@ -13,8 +13,10 @@ from efficient_attn.bench import contention, environment
 from efficient_attn.bench.cell import Cell, Contestant, Progress
 from efficient_attn.bench.intervals import ENOUGH, Interval, median_interval, undisturbed
 from efficient_attn.bench.machine_peak import PeakSubject, machine_peak
+from efficient_attn.bench.model import ModelWorkload
 from efficient_attn.bench.record import CostResult, Record
 from efficient_attn.bench.worker import Worker, WorkerFailure
+from efficient_attn.bench.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,11 @@ class RaceCell(Cell):
     """One question; a record carries the raw samples, paired by round within the cell.
 
     Each contestant's worker holds a subject with the methods of `CostSubject`. What a subject tells
-    in ``more`` goes into its result beside the fields of `CostResult`. A subclass has the field
-    ``how``.
+    in ``more`` goes into its result beside the fields of `CostResult`. A subclass has the fields
+    ``workload`` and ``how``.
     """
 
+    workload: Workload | ModelWorkload
     how: CostSettings
     result_class: ClassVar[type[CostResult]] = CostResult
 
@@ -104,13 +107,13 @@ class RaceCell(Cell):
     def subject(self, contestant: Contestant) -> Worker:
         """A worker that holds the contestant, ready to be asked."""
 
-    @property
-    @abstractmethod
-    def dtype(self) -> str: ...
+    @cached_property
+    def request(self) -> dict[str, Any]:
+        return self.workload.to_dict()
 
     @property
-    @abstractmethod
-    def threads(self) -> int | None: ...
+    def device(self) -> str:
+        return self.workload.device
 
     @property
     def contradiction(self) -> str | None:
@@ -159,7 +162,7 @@ class RaceCell(Cell):
 
     def _machine_peak(self, progress: Progress) -> dict[str, float] | None:
         """What the machine can do at most, measured once and kept; None when that failed."""
-        where = self.device, self.dtype, self.threads
+        where = self.device, self.workload.dtype, self.workload.threads
 
         def measure() -> dict[str, float]:
             progress(0.0, "measuring the machine's own peak")

@@ -65,7 +65,7 @@ def measure_cell(cell: Cell, store: Store, progress: SweepProgress) -> None:
 
     name = digest([str(store.folder.absolute()), *(cell.key(one) for one in cell.contestants)])
     timed = cell if isinstance(cell, RaceCell) else None
-    threads = None if timed is None else timed.threads
+    threads = None if timed is None else timed.workload.threads
     with (
         claim_cell(name, wait),
         claim_cores(threads, exclusive=timed is not None, device=cell.device, waiting=wait),
