@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from importlib import import_module
@@ -77,6 +78,8 @@ class VariantSpec:
 
 _VARIANTS: dict[str, type[AttentionVariant]] = {}
 _plugins_loaded = False
+_BROKEN: list[str] = []
+"""What is amiss with packages that offer variants and could not be loaded."""
 
 
 def register_variant(
@@ -144,7 +147,15 @@ def _registry() -> dict[str, type[AttentionVariant]]:
     if not _plugins_loaded:
         _plugins_loaded = True
         for entry in entry_points(group=ENTRY_POINTS):
-            entry.load()
+            try:
+                entry.load()
+            except Exception as error:  # somebody else's package: the others are still there
+                package = "a package" if entry.dist is None else f"the package {entry.dist.name!r}"
+                _BROKEN.append(
+                    f"{package} offers attention variants in {entry.value!r}, which cannot be "
+                    f"loaded ({type(error).__name__}: {error}): mend or uninstall it"
+                )
+                warnings.warn(_BROKEN[-1], stacklevel=2)
     return _VARIANTS
 
 
@@ -160,7 +171,7 @@ def variant_class(name: str) -> type[AttentionVariant]:
     if name not in registry:
         raise ValueError(
             f"unknown attention variant {name!r}{_hint(name, registry)}; "
-            f"available: {', '.join(sorted(registry))}"
+            f"available: {', '.join(sorted(registry))}{''.join(f'; {one}' for one in _BROKEN)}"
         )
     return registry[name]
 
