@@ -89,16 +89,13 @@ class Crossover:
         return self.crossings[-1].length if self.crossings else 0.0
 
     def __str__(self) -> str:
-        return in_words(self.crossings, self.stretches, self.lengths, self.faster)
+        return in_words(self.crossings, self.stretches, self.lengths)
 
 
 def in_words(
-    crossings: Sequence[Crossing],
-    stretches: Sequence[Stretch],
-    lengths: Sequence[int],
-    faster: bool,
+    crossings: Sequence[Crossing], stretches: Sequence[Stretch], lengths: Sequence[int]
 ) -> str:
-    """Where a ratio passes 1, of the fields of a `Crossover`."""
+    """Where a ratio passes 1, or where it lies, of the fields of a `Crossover`."""
     first, last = lengths[0], lengths[-1]
 
     def passage(crossing: Crossing) -> str:
@@ -107,14 +104,15 @@ def in_words(
         word = "faster" if crossing.faster else "slower"
         return f"{word} beyond N={crossing.length:.0f} ({low} to {high})"
 
-    if crossings:
+    def told(stretch: Stretch) -> str:
+        word = "no difference shown" if stretch.verdict == "even" else stretch.verdict
+        if stretch.first == stretch.last:
+            return f"{word} at N={stretch.first:.0f}"
+        return f"{word} from N={stretch.first:.0f} to N={stretch.last:.0f}"
+
+    if crossings and any(stretch.verdict != "even" for stretch in stretches):
         return "; ".join(map(passage, crossings))
-    even = [stretch for stretch in stretches if stretch.verdict == "even"]
-    if even and len(stretches) == 1:
-        return f"no difference shown from N={first} to N={last}"
-    unsure = ", ".join(f"from {each.first:.0f} to {each.last:.0f}" for each in even)
-    word = f"before N={first}" if faster else f"not up to N={last}"
-    return word + (f"; no difference shown {unsure}" if even else "")
+    return "; ".join(map(told, stretches))
 
 
 def crossovers(records: Iterable[Record], baselines: Sequence[str] = (FUSED,)) -> list[Crossover]:

@@ -7,6 +7,7 @@ draws or ranks goes through here first, so that nothing unlike is ever joined in
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ SURROUNDINGS = frozenset({"max_len", "grid", "seed"})
 
 PEER = "peer:"
 """How names of other people's implementations begin, which are raced and never picked."""
+
+_NUMBER = re.compile(r"(\d+)")
 
 NO_MIXING = "no_mixing"
 """Name of the trained baseline whose tokens see themselves alone, which is never picked."""
@@ -174,9 +177,11 @@ def contestants_in(records: Iterable[Record]) -> list[str]:
     return sorted({record.contestant for record in records}, key=contestant_order)
 
 
-def contestant_order(name: str) -> tuple[int, str]:
+def contestant_order(name: str) -> tuple[int, tuple[str | int, ...]]:
+    """Full first, then by name, numbers by their size."""
     base = entry_name(name)
-    return (0 if base == "full" else 1 if base.startswith("full") else 2, name)
+    rank = 0 if base == "full" else 1 if base.startswith("full") else 2
+    return rank, tuple(int(part) if part.isdecimal() else part for part in _NUMBER.split(name))
 
 
 def entry_name(contestant: str) -> str:

@@ -107,7 +107,7 @@ def _curves(records: Sequence[Record], baseline: str) -> dict[str, str]:
             continue
         base = times[baseline]
         curve = ratio_curve([mine[n] for n in lengths], [base[n] for n in lengths], lengths)
-        found[name] = in_words(*read(curve), lengths, bool(curve.value[-1] < 0))
+        found[name] = in_words(*read(curve), lengths)
     return found
 
 

@@ -15,7 +15,16 @@ from efficient_attn.analysis.accuracy import TaskScores, task_scores
 from efficient_attn.analysis.select import contestant_order
 from efficient_attn.bench.record import Record
 from efficient_attn.plots.language import say
-from efficient_attn.plots.style import HIGHER, LOWER, length_axis, new_figure, style_of, tidy
+from efficient_attn.plots.style import (
+    HIGHER,
+    LOWER,
+    length_axis,
+    new_figure,
+    style_of,
+    tidy,
+    within_shares,
+    wrapped,
+)
 
 GREY = "#8c8c8c"
 _BASELINE_LOOKS = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
@@ -36,8 +45,12 @@ def accuracy_figure(records: Iterable[Record]) -> Figure:
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
     widest = max(map(len, names)) * 0.075
-    figure = new_figure((3.6 + widest) * columns + 0.4, (0.34 * len(names) + 2.4) * rows + 0.3)
-    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    heights = [
+        max(map(_height, panels[row * columns : (row + 1) * columns])) for row in range(rows)
+    ]
+    figure = new_figure((3.6 + widest) * columns + 0.4, sum(heights) + 0.3)
+    ratios = {"height_ratios": heights}
+    grid = figure.subplots(rows, columns, squeeze=False, gridspec_kw=ratios).ravel()
     for axes, panel in zip(grid, panels, strict=False):
         tidy(axes)
         if len(panel) > 1:
@@ -63,6 +76,11 @@ def _panels(tasks: list[TaskScores]) -> list[list[TaskScores]]:
         else:
             panels += [[task] for task in twins]
     return panels
+
+
+def _height(panel: list[TaskScores]) -> float:
+    """Inches for a line of each contestant, below the other or in the legend."""
+    return 0.34 * len({score.contestant for task in panel for score in task.scores}) + 2.4
 
 
 def _side_by_side(axes: Axes, task: TaskScores) -> None:
@@ -101,10 +119,11 @@ def _side_by_side(axes: Axes, task: TaskScores) -> None:
         if control.value is not None and control.value.known:
             axes.axvspan(control.value.low, control.value.high, color=GREY, alpha=0.2, zorder=0)
     _baselines(axes, task.references, values, vertical=True)
+    axes.set_xlim(within_shares(axes.get_xlim(), task.metric))
     direction = say(HIGHER if task.higher_is_better else LOWER)
     direction = direction.replace("↑", "→").replace("↓", "←")
     axes.set_xlabel(f"{task.metric}   {direction}", fontsize=9)
-    axes.set_title(task.label, fontsize=10)
+    axes.set_title(wrapped(task.label), fontsize=10)
 
 
 def _over_length(axes: Axes, tasks: list[TaskScores]) -> None:
@@ -134,6 +153,7 @@ def _over_length(axes: Axes, tasks: list[TaskScores]) -> None:
     longest = tasks[-1]
     everything = [v for task in tasks for s in task.scores for v in s.by_seed.values()]
     _baselines(axes, longest.baselines, everything, vertical=False)
+    axes.set_ylim(within_shares(axes.get_ylim(), longest.metric))
     direction = say(HIGHER if longest.higher_is_better else LOWER)
     axes.set_ylabel(f"{longest.metric}   {direction}", fontsize=9)
     axes.set_title("\n".join([longest.name, *silent]), fontsize=10)

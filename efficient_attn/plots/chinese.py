@@ -47,6 +47,9 @@ CHINESE = {
     "bound by memory": "受内存带宽限制",
     "the limit": "上限",
     "training, s": "训练时间，秒",
+    "peak memory, MiB": "峰值内存，MiB",
+    "state of decoding after {length} tokens, KiB": "{length} 个词元后的解码状态，KiB",
+    "unknown": "未知",
     "forward+backward at N={length}, {unit}": "前向+反向，N={length}，{unit}",
     "(off the axis)": "（超出坐标轴）",
     # Titles.
@@ -64,6 +67,12 @@ CHINESE = {
     ),
     "Accuracy against memory: the front solid, the rest faded": (
         "准确度与内存：前沿为实色，其余为淡色"
+    ),
+    "Accuracy against the state of decoding: mean, 95 % interval": (
+        "准确度与解码状态：均值与 95 % 区间"
+    ),
+    "What a knob buys and what it costs: mean, 95 % interval": (
+        "旋钮换来什么、代价多少：均值与 95 % 区间"
     ),
     # Who sees whom.
     "self-attention, not causal": "自注意力，非因果",

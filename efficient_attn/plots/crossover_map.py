@@ -225,8 +225,10 @@ def _bars(axes: Axes, found: list[Crossover], names: list[str], lengths: list[in
                 color=colour,
                 label=f"_{name} {stretch.verdict}",
             )
+        if all(stretch.verdict == "even" for stretch in item.stretches):
+            continue
         for crossing in item.crossings:
-            low, high = crossing.low or lengths[0], crossing.high or lengths[-1]
+            low, high = crossing.low or item.lengths[0], crossing.high or item.lengths[-1]
             axes.plot([low, high], [place, place], color="black", linewidth=1.3, label="_interval")
             axes.plot(
                 [crossing.length],

@@ -286,4 +286,6 @@ def _legend(figure: Figure, records: list[Record], *, predicted: bool) -> None:
     if predicted:
         dashed = Style("#444444", "o").predicted()
         handles.append(Line2D([], [], label=say("dashed, hollow: predicted"), **dashed))
-    figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False)
+    figure.legend(
+        handles=handles, loc="outside right upper", fontsize=9, frameon=False, handlelength=3.2
+    )

@@ -27,7 +27,16 @@ from efficient_attn.analysis.select import (
 )
 from efficient_attn.bench.record import Record
 from efficient_attn.plots.language import say, say_setting
-from efficient_attn.plots.style import HIGHER, LOWER, new_figure, plain_numbers, style_of, tidy
+from efficient_attn.plots.style import (
+    HIGHER,
+    LOWER,
+    new_figure,
+    plain_numbers,
+    style_of,
+    tidy,
+    within_shares,
+    wrapped,
+)
 
 FADED = 0.35
 MIB = 2**20
@@ -49,7 +58,8 @@ class Point:
 
 
 def front_figure(records: Iterable[Record], quantity: Quantity = "time") -> Figure:
-    """One panel per task: mean accuracy over cost, the Pareto front solid and the rest faded.
+    """One panel per task that two contestants or more have a score on: mean accuracy over cost, the
+    Pareto front solid and the rest faded.
 
     Cost is the forward+backward median time, or the peak of tensor memory, of the same contestants,
     with the options they were trained with, at the measured length nearest to the task's, all from
@@ -57,9 +67,11 @@ def front_figure(records: Iterable[Record], quantity: Quantity = "time") -> Figu
     task has no panel of memory. ValueError when there is nothing to draw.
     """
     records = list(records)
-    tasks = [task for task in task_scores(records) if any(score.value for score in task.scores)]
+    tasks = contested(task_scores(records))
     if not tasks:
-        raise ValueError("there are no accuracy scores to draw: run an accuracy sweep first")
+        raise ValueError(
+            "no task has accuracy scores of two contestants: run an accuracy sweep first"
+        )
     if quantity == "memory":
         tasks = tasks_with_memory(tasks, records)
     if not tasks:
@@ -86,6 +98,11 @@ def front_figure(records: Iterable[Record], quantity: Quantity = "time") -> Figu
     )
     figure.suptitle(say(title), fontsize=11)
     return figure
+
+
+def contested(tasks: Iterable[TaskScores]) -> list[TaskScores]:
+    """Tasks with the scores of at least two contestants."""
+    return [task for task in tasks if sum(score.value is not None for score in task.scores) > 1]
 
 
 def timed(task: TaskScores, records: Iterable[Record]) -> tuple[list[Point], str]:
@@ -194,6 +211,7 @@ def _panel(axes: Axes, task: TaskScores, points: list[Point], label: str) -> Non
         )
     axes.set_xscale("log")
     axes.margins(x=0.12, y=0.1)
+    axes.set_ylim(within_shares(axes.get_ylim(), task.metric))
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(plain_numbers))
     axes.xaxis.set_minor_formatter(NullFormatter())
@@ -201,7 +219,7 @@ def _panel(axes: Axes, task: TaskScores, points: list[Point], label: str) -> Non
     direction = say(HIGHER if task.higher_is_better else LOWER)
     axes.set_ylabel(f"{task.metric}   {direction}", fontsize=9)
     silent = [f"{s.contestant}: {s.status}" for s in task.scores if s.value is None]
-    axes.set_title("\n".join([task.label, *silent]), fontsize=10)
+    axes.set_title("\n".join([wrapped(task.label), *silent]), fontsize=10)
 
 
 def _legend(figure: Figure, tasks: list[TaskScores]) -> None:

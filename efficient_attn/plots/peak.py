@@ -138,4 +138,6 @@ def _legend(figure: Figure, records: list[Record]) -> None:
             )
         )
     handles.append(Line2D([], [], color="#9a9a9a", linestyle=":", label=say("the limit")))
-    figure.legend(handles=handles, loc="outside right upper", fontsize=9, frameon=False)
+    figure.legend(
+        handles=handles, loc="outside right upper", fontsize=9, frameon=False, handlelength=3.2
+    )

@@ -14,7 +14,16 @@ from efficient_attn.analysis.accuracy import Score
 from efficient_attn.analysis.quality import KnobLine, TaskQuality, task_qualities
 from efficient_attn.analysis.terminal import MIB
 from efficient_attn.bench.record import Record
-from efficient_attn.plots.style import HIGHER, LOWER, new_figure, plain_numbers, style_of, tidy
+from efficient_attn.plots.language import say
+from efficient_attn.plots.style import (
+    HIGHER,
+    LOWER,
+    SHARES,
+    new_figure,
+    plain_numbers,
+    style_of,
+    tidy,
+)
 
 BASELINE_COLOUR = "#8c8c8c"
 _BASELINE_LOOKS = ("--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
@@ -41,7 +50,8 @@ def state_figure(records: Iterable[Record]) -> Figure:
         _state_panel(axes, task)
     for axes in grid[len(tasks) :]:
         axes.set_visible(False)
-    figure.suptitle("Accuracy against the state of decoding: mean, 95 % interval", fontsize=11)
+    title = say("Accuracy against the state of decoding: mean, 95 % interval")
+    figure.suptitle(title, fontsize=11)
     return figure
 
 
@@ -69,7 +79,7 @@ def knob_figure(records: Iterable[Record]) -> Figure:
     grid = figure.subplots(len(rows), 3, squeeze=False, sharex="row")
     for panels, (task, line) in zip(grid, rows, strict=True):
         _knob_row(list(panels), task, line)
-    figure.suptitle("What a knob buys and what it costs: mean, 95 % interval", fontsize=11)
+    figure.suptitle(say("What a knob buys and what it costs: mean, 95 % interval"), fontsize=11)
     return figure
 
 
@@ -104,7 +114,8 @@ def _state_panel(axes: Axes, task: TaskQuality) -> None:
     axes.xaxis.set_major_locator(LogLocator(base=2))
     axes.xaxis.set_major_formatter(FuncFormatter(plain_numbers))
     axes.margins(x=0.08, y=0.12)
-    axes.set_xlabel(f"state of decoding after {task.task.length} tokens, KiB", fontsize=9)
+    after = say("state of decoding after {length} tokens, KiB", length=task.task.length)
+    axes.set_xlabel(after, fontsize=9)
     axes.set_ylabel(_metric(task), fontsize=9)
     _keep_to_shares(axes, task)
     axes.set_title(task.task.label, fontsize=10)
@@ -117,7 +128,7 @@ def _state_panel(axes: Axes, task: TaskQuality) -> None:
 
 def _keep_to_shares(axes: Axes, task: TaskQuality) -> None:
     """A share lies in [0, 1]; intervals over few seeds reach beyond and would flatten curves."""
-    if task.task.metric in ("accuracy", "exact_match"):
+    if task.task.metric in SHARES:
         axes.set_ylim(-0.04, 1.06)
 
 
@@ -142,11 +153,12 @@ def _knob_row(panels: list[Axes], task: TaskQuality, line: KnobLine) -> None:
         beside = None if full is None else cost(full.scores[0])
         if beside:
             axes.axhline(beside, color="#000000", linewidth=1.0)
-        axes.set_ylim(bottom=0.0)
-        axes.set_ylabel(f"{title}   {LOWER}", fontsize=9)
+        seen = [y for _, y in found] + ([beside] if beside else [])
+        axes.set_ylim(0.0, 1.12 * max(seen, default=1.0))
+        axes.set_ylabel(f"{say(title)}   {say(LOWER)}", fontsize=9)
         if not found:
             axes.set_yticks([])
-            axes.text(0.5, 0.5, "unknown", transform=axes.transAxes, ha="center", fontsize=9)
+            axes.text(0.5, 0.5, say("unknown"), transform=axes.transAxes, ha="center", fontsize=9)
     for axes in panels:
         tidy(axes)
         if min(line.values) > 0:
@@ -155,7 +167,9 @@ def _knob_row(panels: list[Axes], task: TaskQuality, line: KnobLine) -> None:
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(plain_numbers))
         axes.set_xlabel(line.knob or "", fontsize=9)
-    panels[0].legend(fontsize=7, frameon=False)
+    panels[0].legend(
+        fontsize=7, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.2)
+    )
 
 
 def _draw(axes: Axes, line: KnobLine, x: list[float], scores: list[Score], label: str) -> None:
@@ -187,8 +201,8 @@ def _baselines(axes: Axes, task: TaskQuality) -> None:
         if low - reach <= value <= high + reach:
             axes.axhline(value, label=label, **look)
         else:
-            axes.plot([], [], label=f"{label} (off the axis)", **look)
+            axes.plot([], [], label=f"{label} {say('(off the axis)')}", **look)
 
 
 def _metric(task: TaskQuality) -> str:
-    return f"{task.task.metric}   {HIGHER if task.task.higher_is_better else LOWER}"
+    return f"{task.task.metric}   {say(HIGHER if task.task.higher_is_better else LOWER)}"

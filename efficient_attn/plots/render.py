@@ -19,7 +19,7 @@ from efficient_attn.bench.store import Store
 from efficient_attn.plots.accuracy import accuracy_figure
 from efficient_attn.plots.crossover_map import crossover_figure, map_figure
 from efficient_attn.plots.curves import complexity_figure
-from efficient_attn.plots.front import front_figure, tasks_with_memory
+from efficient_attn.plots.front import contested, front_figure, tasks_with_memory
 from efficient_attn.plots.language import speaking
 from efficient_attn.plots.peak import peak_figure, with_peak
 from efficient_attn.plots.quality import knob_figure, state_figure, with_knob, with_state
@@ -81,9 +81,10 @@ def _figures(records: list[Record], until: int | None) -> dict[str, Callable[[],
             figures[name + suffix] = draw
     if any(record.measure == "accuracy" for record in records):
         figures["accuracy"] = partial(accuracy_figure, records)
-    if any(record.measure == "accuracy" and record.ok for record in records):
+    tasks = contested(task_scores(records))
+    if tasks:
         figures["front"] = partial(front_figure, records)
-        if tasks_with_memory(task_scores(records), records):
+        if tasks_with_memory(tasks, records):
             figures["front_memory"] = partial(front_figure, records, "memory")
     if with_state(records):
         figures["state"] = partial(state_figure, records)

@@ -1,12 +1,13 @@
 """One look per contestant in every figure, and how axes say which direction is better.
 
-Colours are Okabe and Ito's palette and Tol's muted one, both made for colour-blind readers; the
-marker repeats the distinction for print in grey.
+Colours are Okabe and Ito's palette and Tol's muted one, both made for colour-blind readers; marker
+and dashes repeat the distinction for print in grey.
 """
 
 from __future__ import annotations
 
 import hashlib
+import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -32,6 +33,7 @@ _KNOWN = {
 }
 _COLOURS = ("#D55E00", "#56B4E9", "#332288", "#882255", "#999933", "#44AA99")
 _MARKERS = ("<", ">", "p", "h", "*", "d", "8", "H")
+SHARES = ("accuracy", "exact_match")
 PREDICTED_DASHES = (0, (4, 2))
 _DASHES = ((0, (5, 2)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (7, 2, 1, 2)))
 
@@ -57,7 +59,7 @@ def style_of(contestant: str, variant: str | None = None) -> Style:
     """The look of a contestant: a function of its name (and variant) alone, never of the company.
 
     An unknown name of a known variant keeps the variant's colour with its own marker and dashes;
-    an unknown variant gets a colour of its own from the rest of the palette.
+    an unknown variant gets a colour from the rest of the palette, a marker and a line.
     """
     if contestant in _KNOWN:
         return Style(*_KNOWN[contestant])
@@ -67,7 +69,8 @@ def style_of(contestant: str, variant: str | None = None) -> Style:
     for base in (entry_name(contestant), variant):
         if base in _KNOWN:
             return Style(_KNOWN[base][0], marker, dashes)
-    return Style(_COLOURS[number // 64 % len(_COLOURS)], marker)
+    line = ("-", *_DASHES)[number // len(_MARKERS) % (len(_DASHES) + 1)]
+    return Style(_COLOURS[number // 64 % len(_COLOURS)], marker, line)
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -100,6 +103,17 @@ def tidy(axes: Axes) -> None:
     axes.grid(True, which="major", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=9)
+
+
+def wrapped(title: str) -> str:
+    """In lines that a panel is wide enough for."""
+    return "\n".join(textwrap.wrap(title, 44))
+
+
+def within_shares(limits: tuple[float, float], metric: str) -> tuple[float, float]:
+    """Limits of an axis: intervals of a share over few seeds reach beyond [0, 1], to no use."""
+    low, high = limits
+    return (max(low, -0.04), min(high, 1.06)) if metric in SHARES else limits
 
 
 def length_axis(axes: Axes, lengths: list[int]) -> None:

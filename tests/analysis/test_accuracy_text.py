@@ -197,7 +197,7 @@ def test_figures_show_the_baseline_as_one() -> None:
     legend = axes.get_legend()
     assert legend is not None
     assert "no_mixing 0.215" in [text.get_text() for text in legend.get_texts()]
-    front = front_figure(records)
+    front = front_figure(records + entered("performer", FULL))
     assert "no_mixing" not in [t.get_text() for one in front.legends for t in one.get_texts()]
     lengths = [r for n in (64, 128) for r in entered("full", FULL, length=n)]
     lengths += [r for n in (64, 128) for r in entered("no_mixing", FULL, length=n)]

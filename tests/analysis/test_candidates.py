@@ -66,7 +66,7 @@ def test_the_command_and_the_choice_carry_the_knob() -> None:
     assert "attention.local_window.window=32" in choice.overrides
     assert "'attention.local_window.window=32'" in ranking.command
     both = pick(windows((16, 64, 200)), Request(2048)).command
-    assert "'attention.local_window.window=16,200,64'" in both
+    assert "'attention.local_window.window=16,64,200'" in both
 
 
 @pytest.mark.parametrize("causal", [False, True])

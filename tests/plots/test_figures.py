@@ -305,6 +305,31 @@ def test_memory_has_a_front_where_everybody_has_a_peak() -> None:
         front_figure(unknown + measured, "memory")
 
 
+def test_one_contestant_makes_no_front() -> None:
+    lone = [accuracy("full", task="digits")]
+    both = [accuracy("full"), accuracy("performer")]
+    (axes,) = front_figure(lone + both).axes
+    assert axes.get_title() == "mqar"
+    with pytest.raises(ValueError, match="two contestants"):
+        front_figure(lone)
+
+
+def test_panels_are_as_tall_as_their_contestants_need() -> None:
+    tasks = [accuracy("full", task=f"task{i}") for i in range(3)]
+    many = [accuracy(f"variant_{i}", task="wide") for i in range(12)]
+    figure = accuracy_figure(tasks + many)
+    FigureCanvasAgg(figure).draw()
+    heights = {axes.get_title(): axes.get_position().height for axes in figure.axes}
+    assert heights["wide"] > 2 * heights["task0"]
+
+
+def test_an_interval_of_a_share_does_not_stretch_the_axis() -> None:
+    seeds = [accuracy("full", 0, value=0.1), accuracy("full", 1, value=0.6)]
+    (axes,) = accuracy_figure(seeds).axes
+    assert axes.get_xlim()[0] >= -0.05
+    assert axes.get_xlim()[1] <= 1.07
+
+
 @pytest.mark.parametrize("draw", [accuracy_figure, front_figure])
 def test_nothing_to_draw_is_said(draw) -> None:
     with pytest.raises(ValueError, match="run an accuracy sweep first"):

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from synthetic import cells, cost, counted, scores
+from test_quality import recall
 
 from efficient_attn.analysis.select import PASS_NAMES, PATTERN_NAMES, Setting
 from efficient_attn.bench.store import Store
@@ -23,6 +24,7 @@ from efficient_attn.plots.curves import complexity_figure
 from efficient_attn.plots.front import front_figure
 from efficient_attn.plots.language import say, say_setting, speaking, spoken
 from efficient_attn.plots.peak import peak_figure
+from efficient_attn.plots.quality import knob_figure, state_figure
 from efficient_attn.plots.render import plot
 from efficient_attn.plots.visibility import visibility_figure
 
@@ -32,7 +34,7 @@ NAMES = {
     "full", "full_naive", "linformer", "local_window", "performer", "shifted_window", "float32",
     "cpu", "core", "Example", "CPU", "oom", "timeout", "unsupported", "MiB", "mqar", "digits",
     "accuracy", "chance", "window", "global_tokens", "left", "right", "None",
-    "implementation", "eager",
+    "implementation", "eager", "KiB", "no_mixing", "num_features",
 }  # fmt: skip
 
 
@@ -56,6 +58,8 @@ def figures() -> dict[str, Callable[[], Figure]]:
         "front": lambda: front_figure(costs + accuracy),
         "memory": lambda: front_figure(costs + accuracy, "memory"),
         "training": lambda: front_figure(accuracy),
+        "state": lambda: state_figure(recall()),
+        "knobs": lambda: knob_figure(recall()),
         "setting": lambda: complexity_figure(wide),
         "show": lambda: visibility_figure("local_window", {"window": 2}, length=8),
     }

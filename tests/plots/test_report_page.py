@@ -233,9 +233,12 @@ def test_the_picker_ranks_as_the_command_does(visit: Opener, folder: Path, capsy
             for row in tab.query_selector_all("#rejections li")
         }
         assert out == {
-            (item["contestant"], f"{item['contestant']} {item['reason']}")
+            (name, f"{name} {item['reason'].removeprefix(f'{name} ')}")
             for item in expected["rejections"]
+            for name in [item["contestant"]]
         }, one
+        unmeasured = "Its accuracy was not measured" in expected["verdict"]
+        assert ("The accuracy of" in tab.inner_text("#verdict")) == unmeasured, one
         advised = tab.locator("#ranking tr.best th").all_inner_texts()
         assert bool(advised) == bool(expected["choices"])
         if advised and expected["verdict"].startswith("Stay with full"):

@@ -1,5 +1,8 @@
 // Tasks: every contestant's mean with its interval and its seeds, beside trivial predictors.
 
+// Metrics within [0, 1]; intervals over few seeds reach beyond.
+const SHARES = ["accuracy", "exact_match"];
+
 const accuracy = {
   start() {
     const host = $("accuracy-body");
@@ -67,10 +70,13 @@ const accuracy = {
     const lines = this.near(Object.entries(task.baselines), values);
     const all = [...values, ...lines.map(([, value]) => value)];
     const reach = Math.max(...all) - Math.min(...all) || 1;
-    const [low, high] = [Math.min(...all) - 0.04 * reach, Math.max(...all) + 0.04 * reach];
+    let [low, high] = [Math.min(...all) - 0.04 * reach, Math.max(...all) + 0.04 * reach];
+    if (SHARES.includes(task.metric)) [low, high] = [Math.max(low, -0.04), Math.min(high, 1.06)];
     const longest = Math.max(...scored.map((score) => score.contestant.length));
-    const box = { left: Math.min(8 + 7.2 * longest, width * 0.42), right: width - 14, top: 8 + 15 * lines.length };
-    const height = box.top + 26 * scored.length + 30;
+    const above = 8 + 7.2 * longest > width * 0.42; // no room beside the marks
+    const step = above ? 38 : 26;
+    const box = { left: above ? 12 : 8 + 7.2 * longest, right: width - 14, top: 8 + 15 * lines.length };
+    const height = box.top + step * scored.length + 30;
     const bottom = height - 24;
     const x = scale(low, high, box.left, box.right, false);
     const root = svg("svg", { height, viewBox: `0 0 ${width} ${height}` });
@@ -85,15 +91,16 @@ const accuracy = {
       root.append(svg("text", { x: x(value) + (late ? -5 : 5), y, "text-anchor": late ? "end" : "start" }, `${name} ${number(value)}`));
     });
     scored.forEach((score, row) => {
-      const y = box.top + 26 * row + 16;
+      const y = box.top + step * row + step - 10;
       const look = looks.get(score.contestant);
-      root.append(svg("text", { class: "label", x: box.left - 10, y: y + 4, "text-anchor": "end" },
-        score.contestant.length * 7.2 > box.left ? `${score.contestant.slice(0, Math.floor(box.left / 7.2) - 2)}…` : score.contestant));
+      const place = above ? { x: 2, y: y - 13 } : { x: box.left - 10, y: y + 4, "text-anchor": "end" };
+      root.append(svg("text", { class: "label", ...place }, score.contestant));
       for (const seed of score.seeds) root.append(svg("circle", { class: "seed", cx: x(seed), cy: y, r: 3, style: colour(look) }));
       const [mean, from, to] = score.value;
       if (from !== null) {
         const [a, b] = [Math.max(x(from), box.left), Math.min(x(to), box.right)];
-        root.append(svg("path", { class: "whisker", d: `M${a} ${y - 4}v8M${a} ${y}H${b}M${b} ${y - 4}v8`, style: colour(look) }));
+        const cap = (end, at) => (x(end) === at ? `M${at} ${y - 4}v8` : ""); // none where it goes on
+        root.append(svg("path", { class: "whisker", d: `M${a} ${y}H${b}${cap(from, a)}${cap(to, b)}`, style: colour(look) }));
       }
       root.append(marker(look, x(mean), y, 5));
     });

@@ -28,9 +28,8 @@ function number(value) {
   if (value === null || value === undefined) return ABSENT;
   if (value === 0 || !Number.isFinite(value)) return String(value);
   const digits = Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value))));
-  if (digits >= 7) return value.toExponential(2);
-  const text = Math.abs(value) < 1e4 ? value.toFixed(digits) : Math.round(value).toLocaleString("en");
-  return text.replace("-", "−");
+  const text = digits >= 7 ? value.toExponential(2) : Math.abs(value) < 1e4 ? value.toFixed(digits) : Math.round(value).toLocaleString("en");
+  return text.replace(/^-/, "−");
 }
 
 const capital = (text) => text[0].toUpperCase() + text.slice(1);

@@ -30,9 +30,9 @@ const dashed = (look) => (look.dashes.length ? look.dashes.map((part) => 2 * par
 function sample(look) {
   return svg(
     "svg",
-    { width: 30, height: 14, "aria-hidden": "true" },
-    svg("line", { class: "curve", x1: 0, x2: 30, y1: 7, y2: 7, style: colour(look), "stroke-dasharray": dashed(look) }),
-    marker(look, 15, 7, 4.5),
+    { width: 42, height: 14, "aria-hidden": "true" },
+    svg("line", { class: "curve", x1: 0, x2: 42, y1: 7, y2: 7, style: colour(look), "stroke-dasharray": dashed(look) }),
+    marker(look, 21, 7, 4.5),
   );
 }
 
@@ -125,7 +125,7 @@ class Chart {
     const { spec, host } = this;
     const width = Math.max(host.clientWidth, 260);
     const height = width < 560 ? 320 : 430;
-    const box = { left: 56, right: width - 14, top: 26, bottom: height - 42 };
+    const box = { left: 56, right: width - (spec.guides?.length ? 34 : 14), top: 26, bottom: height - 42 };
     const shown = (x) => !spec.zoom || (x >= spec.zoom[0] && x <= spec.zoom[1]);
     const usable = (point) => point.y !== null && (!spec.y.log || point.y > 0);
     this.points = spec.series.flatMap((series) =>
@@ -179,8 +179,8 @@ class Chart {
     for (const power of spec.guides || []) {
       const reach = Math.min(to, from * (high / low) ** (1 / power));
       plot.append(svg("line", { class: "guide", x1: x(from), y1: y(low), x2: x(reach), y2: y(low * (reach / from) ** power) }));
-      plot.append(svg("text", { x: x(reach) - 4, y: Math.max(y(low * (reach / from) ** power), box.top) + 14, "text-anchor": "end" },
-        power === 1 ? "∝ N" : "∝ N²"));
+      const end = { x: x(reach) + 4, y: Math.max(y(low * (reach / from) ** power), box.top) + 4 };
+      root.append(svg("text", end, power === 1 ? "∝ N" : "∝ N²"));
     }
     if (spec.level) {
       plot.append(svg("line", { class: "baseline", x1: box.left, x2: box.right, y1: y(spec.level), y2: y(spec.level), "stroke-dasharray": "6 4" }));

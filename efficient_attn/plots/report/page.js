@@ -43,12 +43,16 @@ function sections() {
       go(name);
     });
   }
+  const tabs = links.filter((link) => !link.classList.contains("skip"));
+  const seen = new Set();
   const watch = new IntersectionObserver((entries) => {
-    for (const entry of entries) {
-      const link = links.find((one) => one.getAttribute("href") === `#${entry.target.id}` && !one.classList.contains("skip"));
-      if (entry.isIntersecting) link?.setAttribute("aria-current", "true");
-      else link?.removeAttribute("aria-current");
+    for (const { isIntersecting, target } of entries) seen[isIntersecting ? "add" : "delete"](`#${target.id}`);
+    const first = tabs.find((link) => seen.has(link.getAttribute("href")));
+    for (const link of tabs) {
+      if (link === first) link.setAttribute("aria-current", "true");
+      else link.removeAttribute("aria-current");
     }
+    if (first) first.parentElement.scrollLeft = first.offsetLeft - 60;
   }, { rootMargin: "-100px 0px -60% 0px" });
   document.querySelectorAll("main > section").forEach((section) => watch.observe(section));
   addEventListener("hashchange", () => {

@@ -107,10 +107,10 @@ const picker = {
   drawForm(request) {
     const numeric = (name, label, value, attributes = {}) =>
       el("label", { class: "field" }, label, el("input", {
-        type: "number", id: `pick-${name}`, value: value ?? "", inputmode: "decimal", min: 1, step: 1, ...attributes,
+        type: "number", id: `pick-${name}`, value: value ?? "", inputmode: "decimal", min: 1, step: 1, placeholder: this.usual[name], ...attributes,
         oninput: (event) => {
           this.set({ [name]: event.target.value });
-          if (name === "length") $("pick-slider").value = Math.log2(event.target.value || 1);
+          if (name === "length") $("pick-slider").value = Math.log2(event.target.value || this.usual.length);
         },
       }));
     const kinds = (field) => distinct(grounds.map(({ ground }) => ground[field]));
@@ -204,27 +204,31 @@ const picker = {
     });
     const heads = [["", 1], ["variant"], ["ms (95 %)", 1], ["× full (95 %)", 1], ["peak MiB", 1], ...(needs.length ? [["keeps", 1]] : [])];
     refill(this.answer,
+      el("p", { class: "muted" }, this.circumstances(request, found)),
       choices.length > 0 && scrollable("Ranking", el("table", { id: "ranking" },
         el("caption", { class: "hidden-text" }, "Ranking, the best first"),
         el("thead", {}, el("tr", {}, heads.map(([text, isNumber]) => el("th", { scope: "col", class: isNumber ? "number" : null }, text)))),
         el("tbody", {}, rows))),
       ...this.accuracy(choices, request),
       rejections.length > 0 && el("h3", {}, "Out, and why"),
-      rejections.length > 0 && el("ul", { id: "rejections" }, rejections.map((one) => el("li", { "data-contestant": one.contestant }, el("b", {}, one.contestant), ` ${one.reason}`))),
-      el("p", { class: "muted" }, this.circumstances(request, found)),
+      rejections.length > 0 && el("ul", { id: "rejections" }, rejections.map((one) => el("li", { "data-contestant": one.contestant }, el("b", {}, one.contestant), ` ${this.without(one)}`))),
       advised && el("h3", {}, `To use ${advised.contestant}`),
       advised && this.code(this.snippet(advised, request), "Python"),
       el("p", {}, "The same answer with more of its evidence, on the command line:"),
       this.code(this.command(request), "command"));
   },
 
+  scores: (tasks, choice) => tasks.flatMap((task) =>
+    task.scores.filter((score) => entryName(score.contestant) === choice.entry && score.variant === choice.variant)),
+
+  tasksOf: (request) => data.accuracy.filter((task) => task.pattern === request.pattern),
+
   // Scores of the choices on tasks of the same pattern, with the options that they were trained with.
   accuracy(choices, request) {
-    const tasks = data.accuracy.filter((task) => task.pattern === request.pattern);
+    const tasks = this.tasksOf(request);
     if (!tasks.length || !choices.length) return [];
     const cell = (task, choice) => {
-      const scores = task.scores.filter((score) => entryName(score.contestant) === choice.entry && score.variant === choice.variant);
-      return scores.map((score) => {
+      return this.scores([task], choice).map((score) => {
         if (!score.value) return el("div", { class: "bad" }, score.status);
         const other = Object.keys(choice.options).filter((name) => !data.picker.surroundings.includes(name) && name in score.options && plainText(score.options[name]) !== plainText(choice.options[name]));
         const notes = other.sort().map((name) => `${name}=${plainText(score.options[name])}`).join(", ");
@@ -234,10 +238,13 @@ const picker = {
     };
     return [
       el("h3", {}, "What they reached in accuracy"),
-      plainTable("Accuracy of the choices", ["variant", ...tasks.map((task) => `${task.label}, ${task.metric} ${task.higher ? "↑" : "↓"}`)],
-        choices.map((choice) => [choice.contestant, ...tasks.map((task) => cell(task, choice))])),
+      el("div", { class: "wide" }, plainTable("Accuracy of the choices", ["variant", ...tasks.map((task) => `${task.label}, ${task.metric} ${task.higher ? "↑" : "↓"}`)],
+        choices.map((choice) => [choice.contestant, ...tasks.map((task) => cell(task, choice))]))),
     ];
   },
+
+  // Reasons of variants begin with their names.
+  without: ({ contestant, reason }) => (reason.startsWith(`${contestant} `) ? reason.slice(contestant.length + 1) : reason),
 
   ends: ({ low, high }) => interval(Number.isFinite(low) ? low : null, Number.isFinite(high) ? high : null),
 
@@ -268,6 +275,12 @@ const picker = {
     }
     if (Object.keys(request.needs).length && !best.enough) {
       lead.push(`Nothing that fits is shown to keep ${Math.round(100 * request.tolerance)} % of full's lead in ${Object.keys(request.needs).join(", ")}.`);
+    }
+    if (advised === best && best.variant !== "full") {
+      const tasks = this.tasksOf(request).filter((task) => this.scores([task], best).length);
+      const worse = tasks.filter((task) => this.scores([task], best).some((score) => score.price?.[1] > 0));
+      if (!tasks.length) lead.push(`The accuracy of ${best.contestant} was not measured.`);
+      if (worse.length) lead.push(`In accuracy it was worse than full on ${worse.map((task) => task.label).join(", ")}, with the options noted below.`);
     }
     const tied = choices.filter((choice) => choice.tied && choice !== advised).map((choice) => choice.contestant);
     if (tied.length) lead.push(`It ties with ${tied.join(", ")}: equal speed is not excluded.`.replace("It", best.contestant));

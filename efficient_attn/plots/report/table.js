@@ -67,7 +67,7 @@ class DataTable {
       type: "search",
       value: this.get("q"),
       id: `${this.prefix}-q`,
-      placeholder: "words in any column",
+      placeholder: "any words",
       oninput: (event) => this.set("q", event.target.value),
     });
     const selects = this.filters.map((column) =>
@@ -102,7 +102,7 @@ class DataTable {
         const shown = column.show ? column.show(row) : column.get(row);
         return el("td", { class: column.number ? "number" : column.long ? "long" : "word" }, shown ?? ABSENT);
       })));
-    refill(this.body, scrollable(this.label, el("table", {},
+    refill(this.body, scrollable(this.label, el("table", { class: "data" },
       el("caption", { class: "hidden-text" }, this.label),
       el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows))));
   }
@@ -140,7 +140,7 @@ function compare(a, b) {
 // A small table without controls. head: texts; rows: cells, the first of each names the row.
 function plainTable(label, head, rows, numbers = []) {
   const cell = (value, column) => {
-    const kind = { class: numbers.includes(column) ? "number" : column && typeof value === "string" && value.length > 30 ? "long" : null };
+    const kind = { class: numbers.includes(column) ? "number" : column && typeof value === "string" ? (value.length > 30 ? "long" : "word") : null };
     const empty = value === null || value === undefined || value.length === 0;
     return column ? el("td", kind, empty ? ABSENT : value) : el("th", { scope: "row" }, value ?? ABSENT);
   };
