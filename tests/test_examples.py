@@ -16,7 +16,7 @@ worst = 0.0
 CASES = (7, 7, False), (300, 300, True), (5, 200, True), (200, 5, True), (9, 4, False)
 for N, M, causal in CASES:
     q, k, v = torch.randn(2, 2, N, 8), torch.randn(2, 2, M, 8), torch.randn(2, 2, M, 6)
-    core = cosformer.Cosformer(2, 8, cosformer.CosformerOptions(max_len=300))
+    core = cosformer.Cosformer(2, 8, cosformer.CosformerOptions(reach=300))
     found = core(q, k, v, ea.attention.AttentionMask(causal=causal))
     q, k, v = q.double(), k.double(), v.double()
     shift = M - N if causal else 0

@@ -112,6 +112,8 @@ def in_words(
 
     if crossings and any(stretch.verdict != "even" for stretch in stretches):
         return "; ".join(map(passage, crossings))
+    if {stretch.verdict for stretch in stretches} == {"slower"}:
+        return f"not up to N={last}"
     return "; ".join(map(told, stretches))
 
 

@@ -33,7 +33,8 @@ apart in one cell, over √(s₁² + s₂²): what slows the machine slows both,
 times.
 
 The terms GNMd and GNM are taken only where the fit without them is worse than 1.6 times the
-measured noise and than twice the fit with them: what looks linear stays so at a million tokens.
+measured noise, than twice the fit with them, and than 4 %, by which tiles and padding bend a line:
+what looks linear stays so at a million tokens.
 BSE2 stands for the projections of a module or block, and is no term of the core. Beyond
 `LONGEST` tokens there is no prediction.
 

@@ -41,7 +41,9 @@ def _print(observation: Observation) -> None:
     console.print()
     differences = observation.differences
     if not differences:
-        console.print("observed as declared, and every general property holds")
+        skipped = sum(finding.status == "skipped" for finding in observation.general.values())
+        rest = f"; {skipped} of them skipped" if skipped else ""
+        console.print(f"observed as declared, and every general property holds{rest}")
         return
     console.print(f"differences: {len(differences)}")
     for line in differences:

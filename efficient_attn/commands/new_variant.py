@@ -106,6 +106,8 @@ def main(arguments: argparse.Namespace) -> int:
         f"efficient-attn check {name}:{title}\n"
         f"efficient-attn sweep attention=[full,{name}] workload.length=256,1024 results=mine\n"
         "efficient-attn plot mine\n\n"
-        "In a package of your own: entry point group efficient_attn.variants, naming the module."
+        "Names of options stand in both files. In a package of your own, pyproject.toml has\n"
+        f'  [project.entry-points."efficient_attn.variants"]\n  {name} = "{name}"\n'
+        f'  [tool.setuptools]\n  py-modules = ["{name}"]'
     )
     return 0

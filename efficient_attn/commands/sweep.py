@@ -150,18 +150,19 @@ def _list_cells(plan: Plan, earlier: str | None, console: Console, *, as_json: b
         print(json.dumps({"cells": listed, "estimate": total, "measurements": counts}, indent=1))
         return ALL_DONE
     for label, names, row in rows:
-        time_text = f"  (estimate {_duration(row.seconds)}, from {row.source})" if names else ""
+        told = row.source if row.seconds is None else f"{_duration(row.seconds)}, from {row.source}"
+        time_text = f"  (estimate {told})" if names else ""
         _say(console, f"{label}: {', '.join(names) or 'complete'}{time_text}")
     _say(console, f"{plan.missing()} of {len(plan.keys)} measurements to do")
     if plan.missing():
-        rest = f", and {unknown} cells of unknown duration" if unknown else ""
-        _say(console, f"Estimate, one cell after the other: {_duration(seconds)}{rest}")
+        known = _duration(seconds) if seconds or not unknown else ""
+        rest = f"{unknown} cells of unknown duration" if unknown else ""
+        total = ", and ".join(filter(None, [known, rest]))
+        _say(console, f"Estimate, one cell after the other: {total}")
     return ALL_DONE
 
 
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
+def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 

@@ -1,11 +1,11 @@
 """cosFormer: softmax gives way to ReLU features and a cosine of the distance, in linear time.
 
-    s_ij = relu(q_i)·relu(k_j) · cos(π/2 · (i − j)/max_len)
+    s_ij = relu(q_i)·relu(k_j) · cos(π/2 · (i − j)/reach)
     out_i = Σ_j s_ij v_j / Σ_j s_ij
 
 The cosine of a difference is cos·cos + sin·sin, so each token has 2·D features that know their own
 position alone, and sums over keys are made once. The paper divides by M, the length at hand; then
-every earlier output would move when a token is appended. Here it is the option max_len.
+every earlier output would move when a token is appended. Here it is the option reach.
 
 Source: Qin et al., "cosFormer: Rethinking Softmax in Attention" (2022), section 3.2, eq. 9 to 12.
 """
@@ -27,19 +27,19 @@ CHUNK = 128
 
 @dataclass(frozen=True)
 class CosformerOptions:
-    """max_len: distance at which the cosine reaches 0; longer inputs are refused."""
+    """reach: distance at which the cosine reaches 0; longer inputs are refused."""
 
-    max_len: int = 4096
+    reach: int = 4096
 
     def __post_init__(self) -> None:
-        if self.max_len < 1:
-            raise OptionError(f"max_len={self.max_len!r}: allowed is 1 and above")
+        if self.reach < 1:
+            raise OptionError(f"reach={self.reach!r}: allowed is 1 and above")
 
 
 @ea.register_variant(
     "cosformer",
     paper="Qin et al. 2022",
-    formula="relu(Q) relu(K)ᵀ ∘ cos(π/2 · (i − j)/max_len), rows divided by their sum, times V",
+    formula="relu(Q) relu(K)ᵀ ∘ cos(π/2 · (i − j)/reach), rows divided by their sum, times V",
     time="O(N·d²)",
     memory="O(N·d)",
 )
@@ -83,15 +83,16 @@ class Cosformer(AttentionVariant):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Features [B, H, N, 2D] and [B, H, M, 2D], and the values with a column of ones."""
         N, M = q.shape[-2], k.shape[-2]
-        if max(N, M) > self.options.max_len:
-            raise ValueError(
-                f"cosformer: {max(N, M)} tokens are more than max_len={self.options.max_len}"
+        if max(N, M) > self.options.reach:
+            raise ea.UnsupportedAttention(
+                f"cosformer: {max(N, M)} tokens are more than reach={self.options.reach}, the "
+                "distance at which its weights end"
             )
         shift = M - N if mask.causal else 0  # where the first query stands among the keys
         features = []
         for x, first in ((q, shift), (k, 0)):
             where = torch.arange(first, first + x.shape[-2], device=x.device, dtype=torch.float32)
-            angle = (0.5 * math.pi / self.options.max_len * where)[:, None]
+            angle = (0.5 * math.pi / self.options.reach * where)[:, None]
             positive = x.relu().float()
             features.append(torch.cat([positive * angle.cos(), positive * angle.sin()], -1))
         values = torch.nn.functional.pad(v.float(), (0, 1), value=1.0)

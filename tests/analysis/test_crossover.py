@@ -66,7 +66,7 @@ def test_not_reached_is_an_answer() -> None:
     assert found.length is None
     assert found.crossings == ()
     assert [stretch.verdict for stretch in found.stretches] == ["slower"]
-    assert str(found) == "slower from N=256 to N=512"
+    assert str(found) == "not up to N=512"
 
 
 def test_faster_everywhere_gives_no_length() -> None:
@@ -188,4 +188,4 @@ def test_lengths_that_failed_take_no_part() -> None:
     assert crossovers(curve("performer", {256: 1.0})) == []
     lone = only([cost("full", 256), cost("performer", 256)])
     assert lone.lengths == (256,)
-    assert str(lone) == "slower at N=256"
+    assert str(lone) == "not up to N=256"

@@ -211,6 +211,13 @@ def test_exact_values_are_found_exactly() -> None:
     assert model.at(Size(3000, 3000, 1, 8, 64)).value == pytest.approx(4 * 8 * 3000 * 64, rel=1e-3)
 
 
+def test_a_few_percent_of_bend_in_exact_bytes_are_no_square() -> None:
+    bent = {64: 149_760, 128: 291_072, 256: 614_912}  # of fused attention, 8 heads of 64
+    points = [Point(Size(n, n, 1, 8, 64), value) for n, value in bent.items()]
+    predicted = fit_rivals({"full": points})["full"].at(Size(4096, 4096, 1, 8, 64)).value
+    assert predicted == pytest.approx(4096 * bent[256] / 256, rel=0.15)
+
+
 def test_a_noisy_point_weighs_little() -> None:
     points = [Point(Size(n, n, 1, 8, 64), 1e-3 * n, 0.01) for n in LENGTHS]
     spoiled = [

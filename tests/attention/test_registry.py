@@ -222,3 +222,33 @@ def test_a_variant_from_an_installed_package(tmp_path: Path) -> None:
         "ea.MultiHeadAttention(16, 2, 'mean')",
         PYTHONPATH=path,
     )
+
+
+def test_a_broken_package_is_named_and_hides_no_other(tmp_path: Path) -> None:
+    for name, module in (("broken_one", "missing_module"), ("sound_one", "sound_module")):
+        meta = tmp_path / f"{name}-1.0.dist-info"
+        meta.mkdir()
+        (meta / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        entry = f"[efficient_attn.variants]\n{name} = {module}\n"
+        (meta / "entry_points.txt").write_text(entry)
+    (tmp_path / "sound_module.py").write_text(
+        "import efficient_attn as ea\n"
+        "from efficient_attn.attention.variants.full import Full\n"
+        "ea.register_variant('sound')(type('Sound', (Full,), {}))\n"
+    )
+    program = (
+        "import efficient_attn as ea\n"
+        "assert {'full', 'sound'} <= set(ea.list_variants()), ea.list_variants()\n"
+        "try:\n    ea.describe('absent')\n"
+        "except ValueError as error:\n    assert 'broken_one' in str(error), error\n"
+        "else:\n    raise AssertionError\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "broken_one" in ran.stderr
+    assert "uninstall" in ran.stderr
