@@ -157,8 +157,8 @@ def _list_cells(plan: Plan, earlier: str | None, console: Console, *, as_json: b
     if plan.missing():
         known = _duration(seconds) if seconds or not unknown else ""
         rest = f"{unknown} cells of unknown duration" if unknown else ""
-        total = ", and ".join(filter(None, [known, rest]))
-        _say(console, f"Estimate, one cell after the other: {total}")
+        text = ", and ".join(filter(None, [known, rest]))
+        _say(console, f"Estimate, one cell after the other: {text}")
     return ALL_DONE
 
 
