@@ -31,10 +31,11 @@ from efficient_attn.nn import LanguageModel
 from efficient_attn.nn.mode import evaluating
 from efficient_attn.nn.state import DecodingState
 from efficient_attn.plots.render import save
-from efficient_attn.plots.style import LOWER, length_axis, new_figure, style_of, tidy
+from efficient_attn.plots.style import HIGHER, LOWER, length_axis, new_figure, style_of, tidy
 
 VOCABULARY = 256
 PREFILL = 512  # tokens read at once
+_SPEEDS = (2, 5, 10, 20, 30, 50, 70, 100, 200, 300, 500, 1000)  # marks, in tokens per second
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,12 @@ def figure(points: Sequence[Point], title: str) -> Figure:
     axes.set_title(title, fontsize=9, loc="left")
     axes.legend(frameon=False, fontsize=9)
     tidy(axes)
+    longest = max(point.ms.high for point in points)
+    speeds = [speed for speed in _SPEEDS if 0.05 * longest < 1e3 / speed < 1.05 * longest]
+    right = axes.secondary_yaxis("right")
+    right.set_yticks([1e3 / speed for speed in speeds], [f"{speed:g}" for speed in speeds])
+    right.set_ylabel(f"tokens per second of a sequence   {HIGHER}", fontsize=9)
+    right.tick_params(labelsize=8)
     return made
 
 
@@ -152,6 +159,9 @@ def _table(points: Sequence[Point], title: str) -> Table:
         table.add_row(f"{name}, ms", *(number(point.ms.value) for point in own))
         spans = (f"{number(point.ms.low)} to {number(point.ms.high)}" for point in own)
         table.add_row("  95 %", *spans)
+        table.add_row(
+            "  tokens per second of a sequence", *(number(1e3 / point.ms.value) for point in own)
+        )
         table.add_row("  state, MiB", *(number(point.state_bytes / MIB) for point in own))
     return table
 
