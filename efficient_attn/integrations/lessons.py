@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -91,6 +92,11 @@ class Lessons:
                 for number, part in enumerate(windows.split(self.size))
             ]
         return sum(losses) / len(windows) / math.log(2)
+
+    def identity(self) -> dict[str, Any]:
+        """What the lessons depend on."""
+        text = hashlib.sha256(self.tokens.numpy().tobytes()).hexdigest()[:16]
+        return {"text": text, "length": self.length, "batch": self.size, "seed": self.seed}
 
     def save(self, folder: Path, variant: str, options: Mapping[str, Any], evidence: str) -> None:
         """The model as it is now, to be loaded with the attention it has."""

@@ -101,7 +101,7 @@ def swap(
     for name, module in made.items():
         _put(model, name, module)
     variant_class(variant).tie_layers([each.get_submodule("core") for each in twins.values()])
-    _leave_nested_tensors(model)
+    leave_nested_tensors(model)
     report.replaced = list(made)
     return report
 
@@ -188,7 +188,7 @@ def _chooser(where: Where) -> Callable[[str, nn.Module], bool]:
     return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _leave_nested_tensors(model: nn.Module) -> None:
+def leave_nested_tensors(model: nn.Module) -> None:
     """torch.nn's encoder packs padded batches for its own fused layers, which are gone."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder) and module.use_nested_tensor:
