@@ -123,7 +123,6 @@ def _own(folder: Path, content: Tensor) -> tuple[nn.Module, Any, Any, Tensor]:
         raise ValueError(f"the model knows {model.embed.num_embeddings} tokens; bytes are {BYTES}")
 
     def write(target: Path, variant: str, options: Mapping[str, Any], evidence: str) -> None:
-        model._arguments.update(variant=variant, variant_options=dict(options))
         model.save_pretrained(target, evidence)
 
     return model, _next, write, content
