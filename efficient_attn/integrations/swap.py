@@ -110,7 +110,10 @@ def unswap(model: Any) -> list[str]:
     """Put back what `swap` replaced, with the weights as they are now; the modules' names."""
     implementation = model.__dict__.pop(_IMPLEMENTATION, None)
     if implementation is not None:
+        from efficient_attn.integrations.transformers.attention import forget_cores
+
         model.set_attn_implementation(implementation)
+        forget_cores(model)
         return [""]
     everything = model.named_modules(remove_duplicate=False)
     found = [(name, module) for name, module in everything if ORIGINAL in module.__dict__]
@@ -216,12 +219,14 @@ def first_call(model: nn.Module) -> Iterator[None]:
 def _switch(model: Any, variant: str, options: dict[str, Any], report: Swapped) -> Swapped:
     """A model of transformers, through its own door for attention."""
     from efficient_attn.integrations.transformers import register
+    from efficient_attn.integrations.transformers.attention import forget_cores
 
     before = model.config._attn_implementation
     (name,) = register(f"{variant}#{next(_numbers)}" if options else variant, variant, **options)
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
         raise ValueError(f"{type(model).__name__} does not let its attention be chosen")
+    forget_cores(model)
     model.__dict__.setdefault(_IMPLEMENTATION, before)
     report.replaced = [f"{type(model).__name__} (attn_implementation={name!r})"]
     return report

@@ -308,3 +308,25 @@ def test_a_model_of_transformers():
         assert torch.equal(model(x).last_hidden_state, expected)
     with pytest.raises(ValueError, match="whole"):
         ea.swap(model, "full", where="*")
+
+
+def test_what_a_variant_added_to_a_model_of_transformers_goes_with_it():
+    transformers = pytest.importorskip("transformers")
+    from efficient_attn.integrations.transformers import make_cores
+
+    config = transformers.BertConfig(
+        vocab_size=30,
+        hidden_size=E,
+        num_attention_heads=H,
+        num_hidden_layers=1,
+        intermediate_size=9,
+    )
+    model = transformers.BertModel(config).eval()
+    names = set(model.state_dict())
+    x = torch.randint(1, 30, (2, N))
+    for leave in (ea.unswap, lambda model: ea.swap(model, "local_window", window=1)):
+        ea.swap(model, "linformer", k=4)
+        make_cores(model, input_ids=x)
+        assert set(model.state_dict()) > names
+        leave(model)
+        assert set(model.state_dict()) == names
