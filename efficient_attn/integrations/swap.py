@@ -75,13 +75,18 @@ def swap(
     chosen = _chooser(where)
     made: dict[str, nn.Module] = {}
     twins: dict[int, nn.Module] = {}  # what took the place of a module that stands at two names
+    foreign: tuple[str, ...] = ()
     for name, module in model.named_modules(remove_duplicate=False):
+        if is_transformers(module) and chosen(name, module) and not name.startswith(foreign):
+            report.left[name] = "a model of transformers: swap it by itself"
+            foreign += (f"{name}.",)
         source = module.__dict__.get(ORIGINAL, module)
         maker = _maker(source)
         if maker is None or not chosen(name, module):
             continue
         why = _obstacle(name, module, source)
         if why is None and id(source) not in twins:
+            _give_back(name, module, source)
             resolved = resolve_options(variant, options, max_len=max_len, layer=len(twins))
             try:
                 twins[id(source)] = maker(source, variant, give_weights, resolved)
@@ -118,6 +123,8 @@ def unswap(model: Any) -> list[str]:
     everything = model.named_modules(remove_duplicate=False)
     found = [(name, module) for name, module in everything if ORIGINAL in module.__dict__]
     for name, module in found:
+        _give_back(name, module, module.__dict__[ORIGINAL])
+    for name, module in found:
         _put(model, name, module.__dict__[ORIGINAL].train(module.training))
     for module in model.modules():
         if _NESTED in module.__dict__:
@@ -143,13 +150,48 @@ def _maker(source: nn.Module) -> _Maker | None:
 
 def _obstacle(name: str, module: nn.Module, source: nn.Module) -> str | None:
     """Why a module cannot be replaced whatever the variant; None when it can."""
-    if not name:
+    torchs = isinstance(source, nn.MultiheadAttention)
+    ours = isinstance(source, MultiHeadAttention)
+    if not name and torchs:
         return "it is the model itself: replace it by MultiHeadAttention.from_torch(module, ...)"
-    if isinstance(source, nn.MultiheadAttention) and type(source) is not nn.MultiheadAttention:
+    if not name:
+        build = "MultiHeadAttention" if ours else "integrations.timm.TimmAttention"
+        return (
+            f"it is the model itself: build {build}(...) with the other variant, then "
+            "load_state_dict(..., strict=False)"
+        )
+    if (torchs or ours) and type(source) not in (nn.MultiheadAttention, MultiHeadAttention):
         return f"{type(source).__name__} is a class of its own, which may compute something else"
-    if module._forward_hooks or module._forward_pre_hooks:
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    if any(getattr(module, each) for each in hooks):
         return "it has hooks, which would be lost"
+    if torchs and not {each for each, _ in source.named_parameters()} <= _TORCHS:
+        return "its projections are parametrized or other modules, which would be lost"
     return None
+
+
+_TORCHS = {
+    *("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
+    *("out_proj.weight", "out_proj.bias", "bias_k", "bias_v"),
+}
+
+
+def _give_back(name: str, module: nn.Module, source: nn.Module) -> None:
+    """Parameters of a stand-in to what it stands for: loading may have made others of them."""
+    if module is source:
+        return
+    for path, _ in list(source.named_parameters(remove_duplicate=False)):
+        if path.startswith("core."):  # of the variant before, which stands still
+            continue
+        parent, _, leaf = path.rpartition(".")
+        try:
+            now = module.get_parameter(path)
+        except AttributeError as error:
+            raise ValueError(
+                f"{name} has no parameter {path} any more, which the module before it needs: put "
+                "its projections back first (parametrizations, adapters)"
+            ) from error
+        source.get_submodule(parent)._parameters[leaf] = now
 
 
 def _put(model: nn.Module, name: str, module: nn.Module) -> None:
