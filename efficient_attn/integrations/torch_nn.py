@@ -36,8 +36,8 @@ class TorchAttention(MultiHeadAttention):
         """As `torch.nn.MultiheadAttention.forward`; is_causal hints that attn_mask is causal."""
         if query.is_nested or key.is_nested or value.is_nested:
             raise ValueError(
-                "nested tensors are not supported: pad them, torch.nested.to_padded_tensor(x, 0.0), "
-                "and give key_padding_mask"
+                "nested tensors are not supported: pad them (torch.nested.to_padded_tensor) and "
+                "give key_padding_mask"
             )
         batched = query.dim() == 3
         swapped = batched and not self.batch_first

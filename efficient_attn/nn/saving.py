@@ -144,9 +144,10 @@ def _load(made: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
     found = {id(value) for name, value in own.items() if name in weights}
     lost = [name for name in differ.missing_keys if id(own[name]) not in found]
     if lost or differ.unexpected_keys:
+        unknown = ", ".join(differ.unexpected_keys) or "none"
         raise ValueError(
             f"{path} is of another model than {CONFIG} beside it; it lacks: "
-            f"{', '.join(lost) or 'nothing'}; unknown: {', '.join(differ.unexpected_keys) or 'none'}"
+            f"{', '.join(lost) or 'nothing'}; unknown: {unknown}"
         )
 
 

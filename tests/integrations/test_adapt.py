@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -225,6 +226,9 @@ def test_the_command_with_a_checkpoint_of_transformers(kind, variant, folder, tm
     assert command(tmp_path, out, *asked) == 0
     result = json.loads(capsys.readouterr().out)
     assert "token" in result["unit"] or "byte" in result["unit"]
+    card = (out / "model" / "README.md").read_text()
+    assert "from efficient_attn.integrations.transformers import load" in card
+    assert "full attention" in card
     model = load_checkpoint(out / "model")
     again = load_checkpoint(out / "model")
     tokens = batch(0)[:2]
@@ -246,6 +250,33 @@ def test_what_is_wrong_is_said(folder, tmp_path, capsys):
     assert command(folder, tmp_path / "d", "--variant", "full") == 0
     assert command(folder, tmp_path / "d", "--variant", "full", "--seed", "1") == 2
     assert "seed: 0, now 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--batch 0", "batch=0: allowed is"),
+        ("--length 0", "length=0: allowed is"),
+        ("--length -5", "length=-5: allowed is"),
+        ("--length 1", "length=1: allowed is"),
+    ],
+)
+def test_sizes_out_of_range_are_said(flags, said, folder, tmp_path, capsys):
+    assert command(folder, tmp_path, "--variant", "full", *flags.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_damaged_inputs_are_named(folder, tmp_path, capsys):
+    place = tmp_path / "place"
+    shutil.copytree(folder, place)
+    (place / "text.txt").write_bytes(b"")
+    assert command(place, tmp_path / "a", "--variant", "full") == 2
+    assert "text.txt is empty" in capsys.readouterr().err
+    shutil.copy(folder / "text.txt", place)
+    for content in ("{", "5"):
+        (place / "model" / "config.json").write_text(content)
+        assert command(place, tmp_path / "b", "--variant", "full") == 2
+        assert "config.json is no config" in capsys.readouterr().err
     empty = tmp_path / "empty"
     empty.mkdir()
     assert (

@@ -259,7 +259,7 @@ def test_nested_tensors_are_refused():
     model = nn.ModuleList([nn.MultiheadAttention(E, H, batch_first=True)])
     ea.swap(model, "full")
     x = torch.nested.nested_tensor([torch.randn(3, E), torch.randn(2, E)])
-    with pytest.raises(ValueError, match="pad them.*key_padding_mask"):
+    with pytest.raises(ValueError, match=r"pad them.*key_padding_mask"):
         model[0](x, x, x)
 
 
