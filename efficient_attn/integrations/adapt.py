@@ -298,9 +298,7 @@ class _State:
         differ = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
         if differ:
             told = "; ".join(f"{name}: {theirs.get(name)}, now {ours.get(name)}" for name in differ)
-            raise ValueError(
-                f"{path} is of another run ({told}): give another folder or delete it"
-            )
+            raise ValueError(f"{path} is of another run ({told}): give another folder or delete it")
         vars(self).update(state)
         self.model.load_state_dict(weights)
 

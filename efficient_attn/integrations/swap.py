@@ -54,9 +54,10 @@ def swap(
     """Give a model another attention, in place, with the weights that it has.
 
     Replaced are `torch.nn.MultiheadAttention`, `MultiHeadAttention` of this package and timm's
-    `Attention`; models of transformers are switched to the variant as a whole. Parameters are
-    shared with what was there, so that optimizers and `unswap` see the same ones; what a variant
-    has of its own (`core.` in the state dict) starts fresh.
+    `Attention`; models of transformers are switched to the variant as a whole, and are left where
+    they stand within another. Parameters are shared with what was there, so that optimizers and
+    `unswap` see the same ones; what a variant has of its own (`core.` in the state dict) starts
+    fresh.
 
     where: which of them, a pattern of names such as "*self_attn" or several, or a function of
     name and module; None = all. give_weights: False = modules of torch.nn never return attention
@@ -112,7 +113,10 @@ def swap(
 
 
 def unswap(model: Any) -> list[str]:
-    """Put back what `swap` replaced, with the weights as they are now; the modules' names."""
+    """Put back what `swap` replaced, with the weights as they are now; the modules' names.
+
+    ValueError, and nothing is put back, where a module has not all of them any more.
+    """
     implementation = model.__dict__.pop(_IMPLEMENTATION, None)
     if implementation is not None:
         from efficient_attn.integrations.transformers.attention import forget_cores

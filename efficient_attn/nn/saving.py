@@ -69,7 +69,7 @@ class Saved(nn.Module):
     def from_pretrained(
         cls, folder: str | os.PathLike[str], device: torch.device | str = "cpu", **changes: Any
     ) -> Self:
-        """The model of a folder, in eval, with its weights and their dtype.
+        """The model of a folder, in eval, with its weights in their dtypes.
 
         changes: arguments other than it was saved with, such as another variant; what a variant
         has of its own then starts fresh. FileNotFoundError and ValueError say what is amiss.

@@ -295,3 +295,20 @@ def test_damaged_inputs_are_named(folder, tmp_path, capsys):
         == 2
     )
     assert "checkpoint" in capsys.readouterr().err
+
+
+def test_damaged_weights_of_transformers_are_named(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from efficient_attn.integrations.transformers import load as load_checkpoint
+
+    config = transformers.GPT2Config(vocab_size=256, n_embd=16, n_head=2, n_layer=1, n_positions=64)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    weights, said = tmp_path / "model.safetensors", tmp_path / "config.json"
+    whole, content = weights.read_bytes(), json.loads(said.read_text())
+    weights.write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match=f"{tmp_path.name} are damaged"):
+        load_checkpoint(tmp_path)
+    weights.write_bytes(whole)
+    said.write_text(json.dumps({**content, "n_embd": 32}))
+    with pytest.raises(ValueError, match=f"{tmp_path.name} are damaged"):
+        load_checkpoint(tmp_path)

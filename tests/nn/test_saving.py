@@ -152,7 +152,7 @@ def test_mixed_dtypes_come_back(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"class": "from_pretrained"}, "from_pretrained, which"),
+        ({"class": "generate"}, "generate, which"),
         ({"class": ["LanguageModel"]}, "which this version has not"),
         ({"class": "TransformerEncoder"}, "TransformerEncoder, which"),
         ({"dtype": "float31"}, r"config\.json.*float31"),

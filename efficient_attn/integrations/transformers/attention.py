@@ -48,6 +48,7 @@ _HARMLESS = {
     "input_ids",
     "inputs_embeds",
     "labels",
+    "mm_token_type_ids",
     "num_items_in_batch",
     "position_embeddings",
     "position_ids",
@@ -212,9 +213,7 @@ def _attention(
     return out.transpose(1, 2), weights
 
 
-def _refuse_unknown(
-    variant: str, more: dict[str, Any], attention_mask: Tensor | None
-) -> None:
+def _refuse_unknown(variant: str, more: dict[str, Any], attention_mask: Tensor | None) -> None:
     """What would change attention and is in no mask: caps, sinks, chosen keys, packed sequences."""
     known = _HARMLESS
     if attention_mask is not None and attention_mask.dim() == 4:

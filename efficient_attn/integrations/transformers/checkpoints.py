@@ -6,6 +6,7 @@ import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -28,13 +29,14 @@ def save(
 
 def load(folder: str | os.PathLike[str]) -> nn.Module:
     """The model of a folder, of the class that its config names, in eval; with the attention that
-    `save` wrote down, if there is one. What lies elsewhere than on this disk is not looked for."""
+    `save` wrote down, if there is one. What lies elsewhere than on this disk is not looked for.
+    ValueError for weights that are damaged."""
     from safetensors import SafetensorError
 
     config = _config(folder)
     try:
         model = _class(config).from_pretrained(folder, local_files_only=True)
-    except SafetensorError as error:
+    except (SafetensorError, UnpicklingError, RuntimeError) as error:
         raise ValueError(f"the weights in {folder} are damaged: {error}") from error
     choice = getattr(config, CHOICE, None)
     if choice:
