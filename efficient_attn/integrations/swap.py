@@ -13,6 +13,7 @@ from torch import nn
 
 from efficient_attn.attention import (
     MultiHeadAttention,
+    describe,
     make_options,
     resolve_options,
     variant_class,
@@ -22,6 +23,8 @@ from efficient_attn.integrations import timm, torch_nn
 Where = Callable[[str, nn.Module], bool] | str | Sequence[str] | None
 
 ORIGINAL = "_efficient_attn_original"
+CHOICE = "_efficient_attn_choice"
+"""Of a module that took another's place: variant and options, for `save_pretrained`."""
 _NESTED = "_efficient_attn_use_nested_tensor"
 _IMPLEMENTATION = "_efficient_attn_implementation"
 _numbers = count()
@@ -68,6 +71,9 @@ def swap(
     is as it was then.
     """
     make_options(variant, options)  # which refuses what is unknown
+    given = dict(options)
+    if max_len is not None and "max_len" in describe(variant).options:
+        given.setdefault("max_len", max_len)
     report = Swapped(variant)
     if is_transformers(model):
         if where is not None:
@@ -96,6 +102,7 @@ def swap(
         if why is None:
             made[name] = twins[id(source)].train(module.training)
             made[name].__dict__[ORIGINAL] = source
+            made[name].__dict__[CHOICE] = variant, given
         else:
             report.left[name] = why
     if not made:

@@ -153,40 +153,56 @@ def _load(made: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
 
 def _arguments_now(model: Saved) -> dict[str, Any]:
     """Those that the model was made with, and after `swap` those that make what it is now."""
-    from efficient_attn.integrations.swap import ORIGINAL
+    from efficient_attn.integrations.swap import CHOICE
 
-    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    if not any(ORIGINAL in vars(layer) for layer in layers):
+    swapped = {name: vars(layer)[CHOICE] for name, layer in _layers(model) if CHOICE in vars(layer)}
+    if not swapped:
         return model._arguments
-    options = [asdict(layer.core.options) for layer in layers]
-    common = {
-        name: value
-        for name, value in options[0].items()
-        if value is not None and all(each.get(name) == value for each in options)
-    }
-    known = inspect.signature(type(model).__init__).parameters
     arguments = dict(model._arguments)
-    for prefix in ("", "decoder_", "cross_"):
-        if not prefix or f"{prefix}variant" in known:
-            arguments[f"{prefix}variant"] = layers[0].variant
-            arguments[f"{prefix}variant_options"] = common
+    known = inspect.signature(type(model).__init__).parameters
+    if "decoder_variant" in known and arguments.get("decoder_variant") is None:
+        arguments["decoder_variant"] = arguments.get("variant", "full")
+        if arguments.get("decoder_variant_options") is None:
+            arguments["decoder_variant_options"] = arguments.get("variant_options")
+    for name, choice in swapped.items():
+        role = "cross_" if name.endswith("multihead_attn") else ""
+        if not role and name.startswith("decoder."):
+            role = "decoder_"
+        role = role if f"{role}variant" in known else ""
+        arguments[f"{role}variant"], arguments[f"{role}variant_options"] = choice
     try:
         with torch.random.fork_rng(devices=[]):
-            same = _attention(type(model)(**arguments)) == _attention(model)
-    except (TypeError, ValueError):  # a variant that cannot be in all the places
-        same = False
-    if not same:
+            twin = type(model)(**arguments)
+        why = _difference(model, twin)
+    except (TypeError, ValueError) as error:  # a variant that cannot stand in all these places
+        why = str(error)
+    if why:
         raise ValueError(
-            f"no arguments of {type(model).__name__} make the attention that `swap` gave it: swap "
-            "all of it to one variant, or unswap it, or keep its state_dict and swap again"
+            f"no arguments of {type(model).__name__} make the attention that `swap` gave it: "
+            f"{why}. Unswap it first, or keep its state_dict and swap again after loading"
         )
     return arguments
 
 
-def _attention(model: nn.Module) -> list[Any]:
-    layers = [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
-    weights = [name for name, _ in model.named_parameters()]
-    return [weights, *((layer.variant, layer.core.options) for layer in layers)]
+def _layers(model: nn.Module) -> list[tuple[str, MultiHeadAttention]]:
+    modules = model.named_modules()
+    return [(name, module) for name, module in modules if isinstance(module, MultiHeadAttention)]
+
+
+def _difference(model: nn.Module, twin: nn.Module) -> str:
+    """In what the attention of the two is not the same, "" where it is. Seeds may differ: what was
+    drawn is in the state dict."""
+    for (name, now), (_, made) in zip(_layers(model), _layers(twin), strict=True):
+        pair = [
+            (layer.variant, {**asdict(layer.core.options), "seed": None}) for layer in (now, made)
+        ]
+        if pair[0] != pair[1]:
+            return (
+                f"{name} is {now.variant}, {now.core.options}, and would be {made.variant}, "
+                f"{made.core.options}"
+            )
+    tied = [[name for name, _ in each.named_parameters()] for each in (model, twin)]
+    return "" if tied[0] == tied[1] else "its layers share parameters in another way"
 
 
 def _card(model: nn.Module, config: Mapping[str, Any], evidence: str) -> str:

@@ -106,9 +106,10 @@ def test_with_another_variant(tmp_path):
     ("name", "variant", "options", "max_len"),
     [
         ("language", "shifted_window", {"window": 4}, None),
-        ("language", "performer", {"num_features": 4}, None),
+        ("language", "performer", {"num_features": 4, "seed": 5}, None),
         ("classifier", "linformer", {"k": 3, "share": "layers"}, 12),
         ("translation", "full", {}, None),
+        ("transformer", "full", {}, None),
         ("swin", "local_window", {"window": 2}, None),
     ],
 )
@@ -128,14 +129,30 @@ def test_after_a_swap_it_is_what_it_is_now(name, variant, options, max_len, tmp_
     assert torch.equal(answer(ea.from_pretrained(tmp_path / "back"), inputs), answer(model, inputs))
 
 
+def test_swapped_parts_of_an_encoder_and_decoder(tmp_path):
+    make, inputs = MODELS["translation"]
+    for number, (variant, where) in enumerate(
+        [
+            ("performer", "*encoder*"),
+            ("local_window", "*self_attn"),
+            ("linformer", "*multihead_attn"),
+        ]
+    ):
+        model = make()
+        ea.swap(model, variant, where=where, max_len=9)
+        model.save_pretrained(tmp_path / str(number))
+        found = ea.from_pretrained(tmp_path / str(number))
+        assert torch.equal(answer(found, inputs), answer(model, inputs))
+
+
 def test_attention_that_no_arguments_make_is_refused(tmp_path):
     model = LanguageModel(20, max_len=9, **SMALL)
     ea.swap(model, "local_window", where="*layers.1.*")
-    with pytest.raises(ValueError, match="unswap"):
+    with pytest.raises(ValueError, match=r"layers\.0.* is full.*would be local_window.*Unswap"):
         model.save_pretrained(tmp_path)
-    model = Seq2Seq(20, max_len=9, **SMALL)
-    ea.swap(model, "linformer", where="*encoder*", max_len=9)
-    with pytest.raises(ValueError, match="unswap"):
+    model = ImageClassifier(3, image_size=(8, 4), **SMALL)
+    ea.swap(model, "shifted_window", window=4)
+    with pytest.raises(ValueError, match=r"grid=None.*grid=\(2, 1\).*Unswap"):
         model.save_pretrained(tmp_path)
 
 
