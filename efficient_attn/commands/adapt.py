@@ -45,6 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
             checkpoint=out / "adapt.pt",
             report=report,
             max_len=arguments.length,
+            run=lessons.identity(),
             **options,
         )
     lessons.save(out / "model", arguments.variant, options, _evidence(result, lessons.unit))

@@ -8,19 +8,27 @@ model learns its task again for a while.
 from __future__ import annotations
 
 import copy
+import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from efficient_attn.integrations.swap import ORIGINAL, first_call, is_transformers, swap
+from efficient_attn.integrations.swap import (
+    ORIGINAL,
+    first_call,
+    is_transformers,
+    leave_nested_tensors,
+    swap,
+)
 from efficient_attn.nn.mode import evaluating
 
 Batches = Callable[[int], Any]
@@ -83,23 +91,27 @@ def adapt(
     report: Report | None = None,
     where: Any = None,
     max_len: int | None = None,
+    run: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Adapted:
     """Swap the attention of a trained model in place, as `swap` does, and teach it.
 
     batches: step number to a batch, the same each time it is asked; loss: of a model on a batch,
     a scalar; metric: of a model, in eval, on data it is not trained on. checkpoint: a file, from
-    which a run that was stopped goes on; it belongs to this model, variant and settings. report:
-    told stage, step, steps and loss.
+    which a run that was stopped goes on; it belongs to this model, variant and settings, and to
+    `run`: what else decides the outcome, such as a digest of the text. report: told stage, step,
+    steps and loss.
 
     The model is left in eval. ValueError for a checkpoint of another run.
     """
     how = how or Adapting()
     before = metric(model)
     teacher = copy.deepcopy(model).eval().requires_grad_(False)
-    identity = {"variant": variant, "options": options, "how": asdict(how)}
+    leave_nested_tensors(teacher)  # which the matched outputs could not be compared with
+    identity: dict[str, Any] = {"weights": _digest(model), "variant": variant, "options": options}
+    identity |= {"max_len": max_len, **asdict(how), **(run or {})}
     replaced = swap(model, variant, where=where, max_len=max_len, give_weights=False, **options)
-    names = attending(model, loss, batches(0))
+    names = identity["where"] = attending(model, loss, batches(0))
     swapped = metric(model)
     state = _State(Path(checkpoint) if checkpoint else None, identity, model)
     began = time.monotonic() - state.seconds
@@ -220,6 +232,9 @@ def _train(
     model.eval()
 
 
+_STATE = ("stage", "step", "seconds", "matched", "complete", "curve")
+
+
 class _State:
     """Where a run stands, in a file: so that one that was stopped goes on."""
 
@@ -231,7 +246,7 @@ class _State:
         self.curve: list[list[float]] = []
         self._optimizer: Any = None
         if path is not None and path.is_file():
-            self._read(torch.load(path, weights_only=True))
+            self._read(path)
 
     def begin(self, stage: str, steps: int) -> int:
         """The step that a stage goes on from; all of them for one that is over."""
@@ -258,13 +273,8 @@ class _State:
         if self.path is None:
             return
         content = {
-            "identity": repr(self.identity),
-            "stage": self.stage,
-            "step": self.step,
-            "seconds": self.seconds,
-            "matched": self.matched,
-            "complete": self.complete,
-            "curve": self.curve,
+            "identity": {name: repr(value) for name, value in self.identity.items()},
+            **{name: getattr(self, name) for name in _STATE},
             "model": self.model.state_dict(),
             "optimizer": optimizer,
         }
@@ -273,13 +283,31 @@ class _State:
         torch.save(content, temporary)
         os.replace(temporary, self.path)
 
-    def _read(self, content: dict[str, Any]) -> None:
-        if content["identity"] != repr(self.identity):
+    def _read(self, path: Path) -> None:
+        try:
+            content = torch.load(path, weights_only=True)
+            theirs = dict(content["identity"])
+            state = {name: content[name] for name in _STATE}
+            weights, self._optimizer = content["model"], content["optimizer"]
+        except (RuntimeError, UnpicklingError, EOFError, LookupError, TypeError, ValueError) as bad:
             raise ValueError(
-                f"{self.path} is of another run: {content['identity']}; give another folder or "
-                "delete it"
-            )
-        for name in ("stage", "step", "seconds", "matched", "complete", "curve"):
-            setattr(self, name, content[name])
-        self._optimizer = content["optimizer"]
-        self.model.load_state_dict(content["model"])
+                f"{path} is damaged, or no checkpoint of this version: give another folder or "
+                f"delete it ({bad})"
+            ) from bad
+        ours = {name: repr(value) for name, value in self.identity.items()}
+        differ = [name for name in {**ours, **theirs} if ours.get(name) != theirs.get(name)]
+        if differ:
+            told = "; ".join(f"{name}: {theirs.get(name)}, now {ours.get(name)}" for name in differ)
+            raise ValueError(f"{path} is of another run ({told}): give another folder or delete it")
+        vars(self).update(state)
+        self.model.load_state_dict(weights)
+
+
+def _digest(model: nn.Module) -> str:
+    """Of class, names and values."""
+    found = hashlib.sha256(type(model).__name__.encode())
+    for name, value in model.state_dict().items():
+        if isinstance(value, Tensor):
+            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            found.update(value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:16]

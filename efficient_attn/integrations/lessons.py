@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -14,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from efficient_attn.attention.errors import require_int
 from efficient_attn.nn import LanguageModel
 from efficient_attn.nn.mode import evaluating
-from efficient_attn.nn.saving import CONFIG, Saved
+from efficient_attn.nn.saving import CARD, CONFIG, Saved
 
 BYTES = 256
 HELD = 0.1
@@ -56,8 +58,13 @@ class Lessons:
         config = folder / CONFIG
         if not config.is_file():
             raise ValueError(f"{folder} has no {CONFIG}: give the folder of a checkpoint")
+        require_int("length", length, low=2)  # the first token has none to be told by
+        require_int("batch", size, low=1)
         content = _read(Path(text))
-        own = "class" in json.loads(config.read_text())
+        try:
+            own = "class" in dict(json.loads(config.read_text()))
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{config} is no config of a model: {error}") from error
         model, score, write, tokens = (_own if own else _foreign)(folder, content)
         if len(tokens) * HELD < 2 * length:
             raise ValueError(
@@ -92,6 +99,11 @@ class Lessons:
             ]
         return sum(losses) / len(windows) / math.log(2)
 
+    def identity(self) -> dict[str, Any]:
+        """What the lessons depend on."""
+        text = hashlib.sha256(self.tokens.numpy().tobytes()).hexdigest()[:16]
+        return {"text": text, "length": self.length, "batch": self.size, "seed": self.seed}
+
     def save(self, folder: Path, variant: str, options: Mapping[str, Any], evidence: str) -> None:
         """The model as it is now, to be loaded with the attention it has."""
         self.write(folder, variant, options, evidence)
@@ -105,7 +117,10 @@ def _read(path: Path) -> Tensor:
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     if not files:
         raise ValueError(f"there is no text at {path}: give a file or a folder of them")
-    return torch.frombuffer(bytearray(b"\n".join(f.read_bytes() for f in files)), dtype=torch.uint8)
+    content = bytearray(b"\n".join(file.read_bytes() for file in files))
+    if not content:
+        raise ValueError(f"the text at {path} is empty")
+    return torch.frombuffer(content, dtype=torch.uint8)
 
 
 def _own(folder: Path, content: Tensor) -> tuple[nn.Module, Any, Any, Tensor]:
@@ -117,7 +132,6 @@ def _own(folder: Path, content: Tensor) -> tuple[nn.Module, Any, Any, Tensor]:
         raise ValueError(f"the model knows {model.embed.num_embeddings} tokens; bytes are {BYTES}")
 
     def write(target: Path, variant: str, options: Mapping[str, Any], evidence: str) -> None:
-        model._arguments.update(variant=variant, variant_options=dict(options))
         model.save_pretrained(target, evidence)
 
     return model, _next, write, content
@@ -154,11 +168,29 @@ def _foreign(folder: Path, content: Tensor) -> tuple[nn.Module, Any, Any, Tensor
 
     def write(target: Path, variant: str, options: Mapping[str, Any], evidence: str) -> None:
         checkpoints.save(model, target, variant, options)
-        (target / "README.md").write_text(f"# {kind} with {variant}\n\n{evidence}\n")
+        (target / CARD).write_text(_card(kind, variant, evidence))
         if tokenizer is not None:
             tokenizer.save_pretrained(target)
 
     return model, score, write, content
+
+
+def _card(kind: str, variant: str, evidence: str) -> str:
+    return f"""# {kind} with {variant}
+
+{evidence}
+
+Load it with
+
+```python
+from efficient_attn.integrations.transformers import load
+
+model = load("this/folder")
+```
+
+`AutoModel` and the like of transformers load this folder too, but with full attention, which these
+weights were not trained for.
+"""
 
 
 def _next(model: nn.Module, windows: Tensor, seed: int) -> Tensor:

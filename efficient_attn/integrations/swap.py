@@ -13,6 +13,7 @@ from torch import nn
 
 from efficient_attn.attention import (
     MultiHeadAttention,
+    describe,
     make_options,
     resolve_options,
     variant_class,
@@ -22,6 +23,8 @@ from efficient_attn.integrations import timm, torch_nn
 Where = Callable[[str, nn.Module], bool] | str | Sequence[str] | None
 
 ORIGINAL = "_efficient_attn_original"
+CHOICE = "_efficient_attn_choice"
+"""Of a module that took another's place: variant and options, for `save_pretrained`."""
 _NESTED = "_efficient_attn_use_nested_tensor"
 _IMPLEMENTATION = "_efficient_attn_implementation"
 _numbers = count()
@@ -54,9 +57,10 @@ def swap(
     """Give a model another attention, in place, with the weights that it has.
 
     Replaced are `torch.nn.MultiheadAttention`, `MultiHeadAttention` of this package and timm's
-    `Attention`; models of transformers are switched to the variant as a whole. Parameters are
-    shared with what was there, so that optimizers and `unswap` see the same ones; what a variant
-    has of its own (`core.` in the state dict) starts fresh.
+    `Attention`; models of transformers are switched to the variant as a whole, and are left where
+    they stand within another. Parameters are shared with what was there, so that optimizers and
+    `unswap` see the same ones; what a variant has of its own (`core.` in the state dict) starts
+    fresh.
 
     where: which of them, a pattern of names such as "*self_attn" or several, or a function of
     name and module; None = all. give_weights: False = modules of torch.nn never return attention
@@ -67,6 +71,9 @@ def swap(
     is as it was then.
     """
     make_options(variant, options)  # which refuses what is unknown
+    given = dict(options)
+    if max_len is not None and "max_len" in describe(variant).options:
+        given.setdefault("max_len", max_len)
     report = Swapped(variant)
     if is_transformers(model):
         if where is not None:
@@ -75,13 +82,18 @@ def swap(
     chosen = _chooser(where)
     made: dict[str, nn.Module] = {}
     twins: dict[int, nn.Module] = {}  # what took the place of a module that stands at two names
+    foreign: tuple[str, ...] = ()
     for name, module in model.named_modules(remove_duplicate=False):
+        if is_transformers(module) and chosen(name, module) and not name.startswith(foreign):
+            report.left[name] = "a model of transformers: swap it by itself"
+            foreign += (f"{name}.",)
         source = module.__dict__.get(ORIGINAL, module)
         maker = _maker(source)
         if maker is None or not chosen(name, module):
             continue
         why = _obstacle(name, module, source)
         if why is None and id(source) not in twins:
+            _give_back(name, module, source)
             resolved = resolve_options(variant, options, max_len=max_len, layer=len(twins))
             try:
                 twins[id(source)] = maker(source, variant, give_weights, resolved)
@@ -90,6 +102,7 @@ def swap(
         if why is None:
             made[name] = twins[id(source)].train(module.training)
             made[name].__dict__[ORIGINAL] = source
+            made[name].__dict__[CHOICE] = variant, given
         else:
             report.left[name] = why
     if not made:
@@ -101,19 +114,27 @@ def swap(
     for name, module in made.items():
         _put(model, name, module)
     variant_class(variant).tie_layers([each.get_submodule("core") for each in twins.values()])
-    _leave_nested_tensors(model)
+    leave_nested_tensors(model)
     report.replaced = list(made)
     return report
 
 
 def unswap(model: Any) -> list[str]:
-    """Put back what `swap` replaced, with the weights as they are now; the modules' names."""
+    """Put back what `swap` replaced, with the weights as they are now; the modules' names.
+
+    ValueError, and nothing is put back, where a module has not all of them any more.
+    """
     implementation = model.__dict__.pop(_IMPLEMENTATION, None)
     if implementation is not None:
+        from efficient_attn.integrations.transformers.attention import forget_cores
+
         model.set_attn_implementation(implementation)
+        forget_cores(model)
         return [""]
     everything = model.named_modules(remove_duplicate=False)
     found = [(name, module) for name, module in everything if ORIGINAL in module.__dict__]
+    for name, module in found:
+        _give_back(name, module, module.__dict__[ORIGINAL])
     for name, module in found:
         _put(model, name, module.__dict__[ORIGINAL].train(module.training))
     for module in model.modules():
@@ -140,13 +161,48 @@ def _maker(source: nn.Module) -> _Maker | None:
 
 def _obstacle(name: str, module: nn.Module, source: nn.Module) -> str | None:
     """Why a module cannot be replaced whatever the variant; None when it can."""
-    if not name:
+    torchs = isinstance(source, nn.MultiheadAttention)
+    ours = isinstance(source, MultiHeadAttention)
+    if not name and torchs:
         return "it is the model itself: replace it by MultiHeadAttention.from_torch(module, ...)"
-    if isinstance(source, nn.MultiheadAttention) and type(source) is not nn.MultiheadAttention:
+    if not name:
+        build = "MultiHeadAttention" if ours else "integrations.timm.TimmAttention"
+        return (
+            f"it is the model itself: build {build}(...) with the other variant, then "
+            "load_state_dict(..., strict=False)"
+        )
+    if (torchs or ours) and type(source) not in (nn.MultiheadAttention, MultiHeadAttention):
         return f"{type(source).__name__} is a class of its own, which may compute something else"
-    if module._forward_hooks or module._forward_pre_hooks:
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    if any(getattr(module, each) for each in hooks):
         return "it has hooks, which would be lost"
+    if torchs and not {each for each, _ in source.named_parameters()} <= _TORCHS:
+        return "its projections are parametrized or other modules, which would be lost"
     return None
+
+
+_TORCHS = {
+    *("in_proj_weight", "in_proj_bias", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
+    *("out_proj.weight", "out_proj.bias", "bias_k", "bias_v"),
+}
+
+
+def _give_back(name: str, module: nn.Module, source: nn.Module) -> None:
+    """Parameters of a stand-in to what it stands for: loading may have made others of them."""
+    if module is source:
+        return
+    for path, _ in list(source.named_parameters(remove_duplicate=False)):
+        if path.startswith("core."):  # of the variant before, which stands still
+            continue
+        parent, _, leaf = path.rpartition(".")
+        try:
+            now = module.get_parameter(path)
+        except AttributeError as error:
+            raise ValueError(
+                f"{name} has no parameter {path} any more, which the module before it needs: put "
+                "its projections back first (parametrizations, adapters)"
+            ) from error
+        source.get_submodule(parent)._parameters[leaf] = now
 
 
 def _put(model: nn.Module, name: str, module: nn.Module) -> None:
@@ -188,7 +244,7 @@ def _chooser(where: Where) -> Callable[[str, nn.Module], bool]:
     return lambda name, module: any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _leave_nested_tensors(model: nn.Module) -> None:
+def leave_nested_tensors(model: nn.Module) -> None:
     """torch.nn's encoder packs padded batches for its own fused layers, which are gone."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoder) and module.use_nested_tensor:
@@ -216,12 +272,14 @@ def first_call(model: nn.Module) -> Iterator[None]:
 def _switch(model: Any, variant: str, options: dict[str, Any], report: Swapped) -> Swapped:
     """A model of transformers, through its own door for attention."""
     from efficient_attn.integrations.transformers import register
+    from efficient_attn.integrations.transformers.attention import forget_cores
 
     before = model.config._attn_implementation
     (name,) = register(f"{variant}#{next(_numbers)}" if options else variant, variant, **options)
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
         raise ValueError(f"{type(model).__name__} does not let its attention be chosen")
+    forget_cores(model)
     model.__dict__.setdefault(_IMPLEMENTATION, before)
     report.replaced = [f"{type(model).__name__} (attn_implementation={name!r})"]
     return report

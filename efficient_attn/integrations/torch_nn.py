@@ -34,6 +34,11 @@ class TorchAttention(MultiHeadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
         """As `torch.nn.MultiheadAttention.forward`; is_causal hints that attn_mask is causal."""
+        if query.is_nested or key.is_nested or value.is_nested:
+            raise ValueError(
+                "nested tensors are not supported: pad them (torch.nested.to_padded_tensor) and "
+                "give key_padding_mask"
+            )
         batched = query.dim() == 3
         swapped = batched and not self.batch_first
 

@@ -165,6 +165,31 @@ def test_the_command(tmp_path, capsys):
     assert all(row["drift"] is None and row["status"] == "ok" for row in fresh)
 
 
+@pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
+def test_fresh_weights_have_the_positions_that_the_length_asks_for(kind, tmp_path):
+    """RoBERTa and its kin start to count at pad_token_id + 1."""
+    pytest.importorskip("transformers")
+    config = {
+        "model_type": kind,
+        "hidden_size": 16,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 1,
+        "intermediate_size": 16,
+        "vocab_size": 40,
+        "max_position_embeddings": 16,
+        "pad_token_id": 1,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for length in (15, 16, 24):
+        model, inputs = open_model(f"hf:{tmp_path}", length, 1)
+        inputs["input_ids"].fill_(7)
+        assert model(**inputs).last_hidden_state.shape == (1, length, 16)
+    if kind == "roberta":
+        open_model(f"hf:{tmp_path}", 14, 1)[0].save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match="at most 14 tokens, not 15"):
+            open_model(f"hf:{tmp_path}", 15, 1)
+
+
 def test_reading_results_knows_models(records, tmp_path):
     """The folder can be plotted, reported and exported like any other."""
     store = Store(tmp_path / "all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -116,10 +117,57 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_end(folder, tmp_path, where)
     assert again.adapted == pytest.approx(expected.adapted, rel=1e-6)
 
 
+SHORT = Adapting(match_steps=1, steps=1)
+
+
 def test_a_checkpoint_of_another_run_is_refused(folder, tmp_path):
-    teach(load(folder), checkpoint=tmp_path / "adapt.pt")
-    with pytest.raises(ValueError, match="another run"):
-        teach(load(folder), Adapting(match_steps=1, steps=1), checkpoint=tmp_path / "adapt.pt")
+    """Named is what differs."""
+    kept = tmp_path / "adapt.pt"
+    teach(load(folder), SHORT, checkpoint=kept, run={"text": "a"})
+    other = load(folder)
+    with torch.no_grad():
+        other.head.weight[0, 0] += 1
+    for model, how, more, said in (
+        (load(folder), Adapting(match_steps=1, steps=2), {}, "steps: 1, now 2"),
+        (other, SHORT, {}, "weights: "),
+        (load(folder), SHORT, {"run": {"text": "b"}}, "text: 'a', now 'b'"),
+        (load(folder), SHORT, {"where": "*layers.0*"}, "where: "),
+        (load(folder), SHORT, {"max_len": 64}, "max_len: None, now 64"),
+    ):
+        with pytest.raises(ValueError, match=f"another run .*{said}.*delete"):
+            teach(model, how, checkpoint=kept, **{"run": {"text": "a"}, **more})
+    teach(load(folder), SHORT, checkpoint=kept, run={"text": "a"})
+
+
+def test_a_damaged_checkpoint_is_named(folder, tmp_path):
+    kept = tmp_path / "adapt.pt"
+    teach(load(folder), SHORT, checkpoint=kept)
+    for content in (kept.read_bytes()[:2000], b"no checkpoint", b""):
+        kept.write_bytes(content)
+        with pytest.raises(ValueError, match=r"adapt\.pt is damaged.*delete"):
+            teach(load(folder), SHORT, checkpoint=kept)
+
+
+def test_padded_batches_of_an_encoder_of_torch():
+    """In eval it packs them in nested tensors, which match no others."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+    model = torch.nn.TransformerEncoder(layer, 2).eval()
+    padding = torch.arange(6) >= torch.tensor([[6], [3]])
+
+    def error(model, x):
+        return model(x, src_key_padding_mask=padding)[~padding].square().mean()
+
+    found = adapt(
+        model,
+        "local_window",
+        batches=lambda step: torch.randn(2, 6, 16),
+        loss=error,
+        metric=lambda model: error(model.eval(), torch.ones(2, 6, 16)).item(),
+        how=SHORT,
+        window=1,
+    )
+    assert len(found.replaced) == 2
 
 
 @pytest.mark.parametrize("field", ["match_steps", "steps", "rate", "save_every"])
@@ -178,6 +226,9 @@ def test_the_command_with_a_checkpoint_of_transformers(kind, variant, folder, tm
     assert command(tmp_path, out, *asked) == 0
     result = json.loads(capsys.readouterr().out)
     assert "token" in result["unit"] or "byte" in result["unit"]
+    card = (out / "model" / "README.md").read_text()
+    assert "from efficient_attn.integrations.transformers import load" in card
+    assert "full attention" in card
     model = load_checkpoint(out / "model")
     again = load_checkpoint(out / "model")
     tokens = batch(0)[:2]
@@ -196,6 +247,36 @@ def test_what_is_wrong_is_said(folder, tmp_path, capsys):
     assert "causal" in capsys.readouterr().err
     assert command(folder, tmp_path / "c", "--variant", "full", "--length", "4000") == 2
     assert "too few" in capsys.readouterr().err
+    assert command(folder, tmp_path / "d", "--variant", "full") == 0
+    assert command(folder, tmp_path / "d", "--variant", "full", "--seed", "1") == 2
+    assert "seed: 0, now 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--batch 0", "batch=0: allowed is"),
+        ("--length 0", "length=0: allowed is"),
+        ("--length -5", "length=-5: allowed is"),
+        ("--length 1", "length=1: allowed is"),
+    ],
+)
+def test_sizes_out_of_range_are_said(flags, said, folder, tmp_path, capsys):
+    assert command(folder, tmp_path, "--variant", "full", *flags.split()) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_damaged_inputs_are_named(folder, tmp_path, capsys):
+    place = tmp_path / "place"
+    shutil.copytree(folder, place)
+    (place / "text.txt").write_bytes(b"")
+    assert command(place, tmp_path / "a", "--variant", "full") == 2
+    assert "text.txt is empty" in capsys.readouterr().err
+    shutil.copy(folder / "text.txt", place)
+    for content in ("{", "5"):
+        (place / "model" / "config.json").write_text(content)
+        assert command(place, tmp_path / "b", "--variant", "full") == 2
+        assert "config.json is no config" in capsys.readouterr().err
     empty = tmp_path / "empty"
     empty.mkdir()
     assert (
@@ -214,3 +295,20 @@ def test_what_is_wrong_is_said(folder, tmp_path, capsys):
         == 2
     )
     assert "checkpoint" in capsys.readouterr().err
+
+
+def test_damaged_weights_of_transformers_are_named(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from efficient_attn.integrations.transformers import load as load_checkpoint
+
+    config = transformers.GPT2Config(vocab_size=256, n_embd=16, n_head=2, n_layer=1, n_positions=64)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path)
+    weights, said = tmp_path / "model.safetensors", tmp_path / "config.json"
+    whole, content = weights.read_bytes(), json.loads(said.read_text())
+    weights.write_bytes(whole[:-100])
+    with pytest.raises(ValueError, match=f"{tmp_path.name} are damaged"):
+        load_checkpoint(tmp_path)
+    weights.write_bytes(whole)
+    said.write_text(json.dumps({**content, "n_embd": 32}))
+    with pytest.raises(ValueError, match=f"{tmp_path.name} are damaged"):
+        load_checkpoint(tmp_path)

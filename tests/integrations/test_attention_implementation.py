@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,77 @@ def test_options_in_the_config():
         found = model(tokens).last_hidden_state
         model.set_attn_implementation("efficient_attn:one")
         assert torch.equal(found, model(tokens).last_hidden_state)
+
+
+def test_other_options_take_effect_on_a_model_that_has_run():
+    """Of a name that is registered again, and of the config."""
+    tokens = torch.randint(3, parity.VOCABULARY, (2, 12))
+
+    def narrow(window):
+        model = parity.prepared(parity.ARCHITECTURES["BERT"])
+        model.set_attn_implementation(*register("fresh", "local_window", window=window))
+        return model(tokens).last_hidden_state
+
+    with torch.no_grad():
+        model = parity.prepared(parity.ARCHITECTURES["BERT"])
+        for window in (1, 3):
+            model.set_attn_implementation(*register("again", "local_window", window=window))
+            assert torch.equal(model(tokens).last_hidden_state, narrow(window))
+        register()
+        model.set_attn_implementation("efficient_attn:local_window")
+        for window in (2, 4):
+            model.config.efficient_attn_options = {"window": window}
+            assert torch.equal(model(tokens).last_hidden_state, narrow(window))
+
+
+def test_layers_keep_their_depth_when_options_change():
+    model = parity.prepared(parity.ARCHITECTURES["ViT"])
+    inputs = parity.make_inputs(parity.ARCHITECTURES["ViT"], "none")
+    with torch.no_grad():
+        for window in (2, 4, 6):
+            model.set_attn_implementation(*register("deep", "shifted_window", window=window))
+            model(**inputs)
+    depths = [
+        part.__dict__["_efficient_attn_layer"]
+        for part in model.modules()
+        if "_efficient_attn_layer" in part.__dict__
+    ]
+    assert depths == [0, 1]
+
+
+class Layer(torch.nn.Module):
+    is_causal = False
+
+
+@pytest.mark.parametrize("name", ["softcap", "s_aux", "sinks", "indices", "block_indices", "new"])
+def test_what_changes_attention_beside_the_mask_is_refused(name):
+    """Models that have none give None or nothing."""
+    from efficient_attn.integrations.transformers.attention import _attention
+
+    run = partial(_attention, "full", "full", {}, Layer(), *torch.randn(3, 1, 2, 4, 8), None)
+    run(**{name: None}, position_ids=torch.arange(4))
+    value = 30.0 if name == "softcap" else torch.zeros(2)
+    with pytest.raises(UnsupportedAttention, match=f"{name}.*No variant of this package"):
+        run(**{name: value})
+
+
+def test_packed_sequences_need_their_mask():
+    from efficient_attn.integrations.transformers.attention import _attention
+
+    q, borders = torch.randn(1, 2, 4, 8), torch.tensor([0, 2, 4])
+    mask = torch.block_diag(*torch.ones(2, 2, 2)).bool()[None, None]
+    _attention("full", "full", {}, Layer(), q, q, q, mask, cu_seq_lens_q=borders)
+    with pytest.raises(UnsupportedAttention, match="cu_seq_lens_q"):
+        _attention("full", "full", {}, Layer(), q, q, q, None, cu_seq_lens_q=borders)
+
+
+def test_masks_of_whole_numbers_are_refused():
+    """Added to the scores, 0 and 1 would hide nothing."""
+    model = small("llama")
+    tokens = torch.randint(3, parity.VOCABULARY, (1, 4))
+    mask = torch.ones(4, 4, dtype=torch.long).tril()[None, None]
+    with pytest.raises(ValueError, match=r"int64.*bool.*floats"):
+        logits(model, "efficient_attn:full", input_ids=tokens, attention_mask=mask)
 
 
 def test_windows_shift_in_every_second_layer():

@@ -97,6 +97,32 @@ def test_unswap_puts_the_same_modules_back_with_what_was_learnt():
     assert ea.unswap(model) == []
 
 
+def test_parameters_that_were_made_anew_are_kept():
+    """Loading with assign=True, or moving from meta, puts others in place of those that were."""
+    for make in (encoder, lambda: nn.ModuleList([ea.MultiHeadAttention(E, H)])):
+        model = make()
+        ea.swap(model, "performer")
+        state = {name: value + 1 for name, value in model.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+        ea.swap(model, "full")
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, state[name])
+        state = {name: value + 1 for name, value in model.state_dict().items()}
+        model.load_state_dict(state, assign=True)
+        ea.unswap(model)
+        assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_unswap_loses_no_weights_that_it_cannot_give():
+    model = encoder()
+    ea.swap(model, "full")
+    nn.utils.parametrizations.weight_norm(model.layers[1].self_attn.out_proj)
+    stands = model.layers[0].self_attn
+    with pytest.raises(ValueError, match=r"layers\.1\.self_attn .*out_proj\.weight"):
+        ea.unswap(model)
+    assert model.layers[0].self_attn is stands
+
+
 def test_a_second_swap_replaces_the_first_and_unswap_knows_the_original():
     model = encoder()
     original = model.layers[0].self_attn
@@ -177,6 +203,66 @@ def test_a_hint_that_is_wrong_is_not_believed():
         model[0](x, x, x, is_causal=True)
 
 
+class OurAttention(ea.MultiHeadAttention):
+    """A person's, which may compute something else."""
+
+
+def test_what_would_be_lost_is_left_and_said():
+    def backward(module):
+        module.register_full_backward_hook(lambda *_: None)
+
+    def before_backward(module):
+        module.register_full_backward_pre_hook(lambda *_: None)
+
+    def normed(module):
+        nn.utils.parametrizations.weight_norm(module.out_proj)
+
+    def replaced(module):
+        module.out_proj = nn.Sequential(module.out_proj)
+
+    for change, why in (
+        (backward, "hooks"),
+        (before_backward, "hooks"),
+        (normed, "parametrized"),
+        (replaced, "parametrized"),
+    ):
+        model = encoder()
+        change(model.layers[0].self_attn)
+        report = ea.swap(model, "full")
+        assert report.replaced == ["layers.1.self_attn"]
+        assert why in report.left["layers.0.self_attn"]
+    model = nn.ModuleList([OurAttention(E, H), ea.MultiHeadAttention(E, H)])
+    report = ea.swap(model, "performer")
+    assert report.replaced == ["1"]
+    assert "class of its own" in report.left["0"]
+
+
+def test_a_model_of_transformers_within_another():
+    class Inner(nn.Module):
+        config = None
+
+        def __init__(self, within=None):
+            super().__init__()
+            self.within = within
+
+        def set_attn_implementation(self, name): ...
+
+    model = nn.ModuleList([Inner(Inner()), nn.MultiheadAttention(E, H)])
+    report = ea.swap(model, "full")
+    assert report.left == {"0": "a model of transformers: swap it by itself"}
+    assert report.replaced == ["1"]
+    with pytest.raises(ValueError, match="0: a model of transformers: swap it by itself"):
+        ea.swap(nn.ModuleList([Inner()]), "full")
+
+
+def test_nested_tensors_are_refused():
+    model = nn.ModuleList([nn.MultiheadAttention(E, H, batch_first=True)])
+    ea.swap(model, "full")
+    x = torch.nested.nested_tensor([torch.randn(3, E), torch.randn(2, E)])
+    with pytest.raises(ValueError, match=r"pad them.*key_padding_mask"):
+        model[0](x, x, x)
+
+
 class OwnAttention(nn.MultiheadAttention):
     """As people write them."""
 
@@ -215,6 +301,10 @@ def test_nothing_to_replace_is_an_error():
         ea.swap(nn.Linear(2, 2), "full")
     with pytest.raises(ValueError, match="from_torch"):
         ea.swap(nn.MultiheadAttention(E, H), "full")
+    with pytest.raises(ValueError, match=r"build MultiHeadAttention.*strict=False"):
+        ea.swap(ea.MultiHeadAttention(E, H), "full")
+    with pytest.raises(ValueError, match=r"build integrations\.timm.*strict=False"):
+        ea.swap(Attention(E, H, False), "full")
 
 
 def test_a_model_of_this_package():
@@ -308,3 +398,25 @@ def test_a_model_of_transformers():
         assert torch.equal(model(x).last_hidden_state, expected)
     with pytest.raises(ValueError, match="whole"):
         ea.swap(model, "full", where="*")
+
+
+def test_what_a_variant_added_to_a_model_of_transformers_goes_with_it():
+    transformers = pytest.importorskip("transformers")
+    from efficient_attn.integrations.transformers import make_cores
+
+    config = transformers.BertConfig(
+        vocab_size=30,
+        hidden_size=E,
+        num_attention_heads=H,
+        num_hidden_layers=1,
+        intermediate_size=9,
+    )
+    model = transformers.BertModel(config).eval()
+    names = set(model.state_dict())
+    x = torch.randint(1, 30, (2, N))
+    for leave in (ea.unswap, lambda model: ea.swap(model, "local_window", window=1)):
+        ea.swap(model, "linformer", k=4)
+        make_cores(model, input_ids=x)
+        assert set(model.state_dict()) > names
+        leave(model)
+        assert set(model.state_dict()) == names

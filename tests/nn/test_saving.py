@@ -102,6 +102,110 @@ def test_with_another_variant(tmp_path):
     torch.testing.assert_close(answer(swapped, (TOKENS,)), answer(model, (TOKENS,)))
 
 
+@pytest.mark.parametrize(
+    ("name", "variant", "options", "max_len"),
+    [
+        ("language", "shifted_window", {"window": 4}, None),
+        ("language", "performer", {"num_features": 4, "seed": 5}, None),
+        ("classifier", "linformer", {"k": 3, "share": "layers"}, 12),
+        ("translation", "full", {}, None),
+        ("transformer", "full", {}, None),
+        ("swin", "local_window", {"window": 2}, None),
+    ],
+)
+def test_after_a_swap_it_is_what_it_is_now(name, variant, options, max_len, tmp_path):
+    make, inputs = MODELS[name]
+    torch.manual_seed(0)
+    model = make()
+    ea.swap(model, variant, max_len=max_len, **options)
+    state = torch.get_rng_state()
+    model.save_pretrained(tmp_path / "swapped")
+    assert torch.equal(torch.get_rng_state(), state)
+    found = ea.from_pretrained(tmp_path / "swapped")
+    assert variant in str(found._arguments)
+    assert torch.equal(answer(found, inputs), answer(model, inputs))
+    ea.unswap(model)
+    model.save_pretrained(tmp_path / "back")
+    assert torch.equal(answer(ea.from_pretrained(tmp_path / "back"), inputs), answer(model, inputs))
+
+
+def test_swapped_parts_of_an_encoder_and_decoder(tmp_path):
+    make, inputs = MODELS["translation"]
+    for number, (variant, where) in enumerate(
+        [
+            ("performer", "*encoder*"),
+            ("local_window", "*self_attn"),
+            ("linformer", "*multihead_attn"),
+        ]
+    ):
+        model = make()
+        ea.swap(model, variant, where=where, max_len=9)
+        model.save_pretrained(tmp_path / str(number))
+        found = ea.from_pretrained(tmp_path / str(number))
+        assert torch.equal(answer(found, inputs), answer(model, inputs))
+
+
+def test_attention_that_no_arguments_make_is_refused(tmp_path):
+    model = LanguageModel(20, max_len=9, **SMALL)
+    ea.swap(model, "local_window", where="*layers.1.*")
+    with pytest.raises(ValueError, match=r"layers\.0.* is full.*would be local_window.*Unswap"):
+        model.save_pretrained(tmp_path)
+    model = ImageClassifier(3, image_size=(8, 4), **SMALL)
+    ea.swap(model, "shifted_window", window=4)
+    with pytest.raises(ValueError, match=r"grid=None.*grid=\(2, 1\).*Unswap"):
+        model.save_pretrained(tmp_path)
+
+
+def test_mixed_dtypes_come_back(tmp_path):
+    model = LanguageModel(20, max_len=9, tied_embeddings=True, **SMALL)
+    model.trunk.encoder.layers[0].half()
+    model.save_pretrained(tmp_path)
+    for found in (ea.from_pretrained(tmp_path), ea.from_pretrained(tmp_path, variant="performer")):
+        assert {n: w.dtype for n, w in found.named_parameters()} == {
+            n: w.dtype for n, w in model.named_parameters()
+        }
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"class": "generate"}, "generate, which"),
+        ({"class": ["LanguageModel"]}, "which this version has not"),
+        ({"class": "TransformerEncoder"}, "TransformerEncoder, which"),
+        ({"dtype": "float31"}, r"config\.json.*float31"),
+        ({"dtype": "nn"}, r"config\.json.*nn"),
+        ({"arguments": {"vocab_size": 20, "max_len": 9, "widht": 3}}, r"config\.json.*widht"),
+        ({"arguments": [1]}, r"config\.json"),
+        ({"arguments": {"vocab_size": 21, "max_len": 9, **SMALL}}, r"safetensors.*another model"),
+        (
+            {"arguments": {"vocab_size": 20, "max_len": 9, **SMALL, "num_layers": 1}},
+            r"safetensors.*another model.*layers\.1",
+        ),
+        (
+            {"arguments": {"vocab_size": 20, "max_len": 9, **SMALL, "num_layers": 3}},
+            r"safetensors.*lacks.*layers\.2",
+        ),
+    ],
+)
+def test_a_damaged_folder_is_named(change, said, tmp_path):
+    LanguageModel(20, max_len=9, **SMALL).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **change}))
+    with pytest.raises(ValueError, match=f"(?s){said}"):
+        ea.from_pretrained(tmp_path)
+
+
+def test_damaged_files_are_named(tmp_path):
+    LanguageModel(20, max_len=9, **SMALL).save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
+        ea.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json is no JSON"):
+        ea.from_pretrained(tmp_path)
+
+
 def test_in_another_process(tmp_path):
     make, inputs = MODELS["translation"]
     model = make()

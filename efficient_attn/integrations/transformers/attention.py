@@ -25,10 +25,10 @@ from torch import Tensor, nn
 from efficient_attn.attention import (
     AttentionMask,
     AttentionVariant,
+    UnsupportedAttention,
     list_variants,
     make_core,
     make_options,
-    refusal,
     resolve_options,
     variant_class,
 )
@@ -40,6 +40,23 @@ PREFIX = "efficient_attn:"
 CORE = "efficient_attn_core"
 CORES = "_efficient_attn_cores"
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_source_positions")
+_LAYER = "_efficient_attn_layer"
+_HARMLESS = {
+    "cache_position",
+    "encoder_attention_mask",
+    "encoder_hidden_states",
+    "input_ids",
+    "inputs_embeds",
+    "labels",
+    "mm_token_type_ids",
+    "num_items_in_batch",
+    "position_embeddings",
+    "position_ids",
+    "token_type_ids",
+}
+"""Tensors that models hand on to attention and that its own formula has nothing of."""
+_PACKING = {"cu_seq_lens_k", "cu_seq_lens_q", "seq_idx"}
+"""Borders of packed sequences, which a 4-D mask spells out."""
 _preparing = False
 _seen: dict[int, int] = {}  # modules per config, by its id
 
@@ -74,7 +91,7 @@ def register(
         make_options(wanted, options)  # which refuses what is unknown
         across = wanted if cross_variant is None else cross_variant
         make_options(across, {})
-        function = partial(_attention, PREFIX + label, wanted, across, options)
+        function = partial(_attention, wanted, across, options)
         AttentionInterface.register(PREFIX + label, function)
         AttentionMaskInterface.register(PREFIX + label, _mask)
     return [PREFIX + label for label in chosen]
@@ -146,7 +163,6 @@ def _mask(
 
 
 def _attention(
-    label: str,
     variant: str,
     cross_variant: str,
     options: dict[str, Any],
@@ -167,9 +183,7 @@ def _attention(
     attention_mask: of `_mask`, or 4-D, bool (True = seen) or added, which then says all there is;
     position_bias, as of T5, is added to the scores.
     """
-    for name in ("softcap", "s_aux"):
-        if more.get(name) is not None:
-            raise refusal(variant, "pairwise_mask", f"{name} changes the softmax itself")
+    _refuse_unknown(variant, more, attention_mask)
     if attention_mask is not None and attention_mask.dim() == 2:
         filled = attention_mask.shape[1]
         key, value = key[:, :, :filled], value[:, :, :filled]
@@ -177,14 +191,14 @@ def _attention(
     mask = _read(module, attention_mask, position_bias, is_causal, N, M)
     window = more.get("sliding_window")
     if window is not None and window < M and mask.pairwise is None:
-        raise refusal(variant, "pairwise_mask", f"the model asks for a sliding window of {window}")
+        raise _refused(variant, f"a sliding window of {window} that no mask spells out")
     cross = _is_cross(module, mask, N, M)
     chosen: dict[str, Any] | None = options
     if cross and cross_variant != variant:
         variant, chosen = cross_variant, None
     if mask.causal:
         variant_class(variant).capabilities.require(variant, causal=True, cross=False)
-    core = _core(module, label, variant, chosen, query, M)
+    core = _core(module, variant, chosen, query, M)
     if scaling is not None:
         query = query * (scaling * query.shape[-1] ** 0.5)
     run = partial(attend, core, dropout_p=dropout, need_weights=output_attentions)
@@ -199,6 +213,25 @@ def _attention(
     return out.transpose(1, 2), weights
 
 
+def _refuse_unknown(variant: str, more: dict[str, Any], attention_mask: Tensor | None) -> None:
+    """What would change attention and is in no mask: caps, sinks, chosen keys, packed sequences."""
+    known = _HARMLESS
+    if attention_mask is not None and attention_mask.dim() == 4:
+        known = known | _PACKING
+    for name, value in more.items():
+        if name == "softcap" and value is not None:
+            raise _refused(variant, name)
+        if isinstance(value, Tensor) and name not in known:
+            raise _refused(variant, f"the tensor {name!r} that the model gives its attention")
+
+
+def _refused(variant: str, what: str) -> UnsupportedAttention:
+    return UnsupportedAttention(
+        f"{variant} does not support {what}. No variant of this package does: leave this model its "
+        "own attention"
+    )
+
+
 def _read(
     module: nn.Module,
     attention_mask: Tensor | None,
@@ -208,6 +241,13 @@ def _read(
     M: int,
 ) -> AttentionMask:
     """Everything that transformers says about who sees whom."""
+    if attention_mask is not None and not (
+        attention_mask.dtype == torch.bool or attention_mask.is_floating_point()
+    ):
+        raise ValueError(
+            f"attention_mask is {attention_mask.dtype} where attention gets it: give bool, True = "
+            "seen, or floats that are added to the scores"
+        )
     if attention_mask is not None and attention_mask.dim() == 4:
         causal, padding, pairwise = False, None, attention_mask[..., :M]
     else:
@@ -232,59 +272,59 @@ def _is_cross(module: nn.Module, mask: AttentionMask, N: int, M: int) -> bool:
 
 
 def _core(
-    module: nn.Module,
-    label: str,
-    variant: str,
-    options: dict[str, Any] | None,
-    query: Tensor,
-    M: int,
+    module: nn.Module, variant: str, options: dict[str, Any] | None, query: Tensor, M: int
 ) -> AttentionVariant:
-    """The module's own core of this implementation, made at the first call.
+    """The module's own core of this variant with these options, made at the first call.
 
-    Without parameters it is kept beside the model, which so keeps its state dict: what is drawn,
-    the option ``seed`` draws again.
+    options: {} = those of the config; None = the defaults, whatever the config says of another
+    variant. Without parameters it is kept beside the model, which so keeps its state dict: what is
+    drawn, the option ``seed`` draws again.
     """
+    if options == {}:
+        options = getattr(getattr(module, "config", None), "efficient_attn_options", None)
+    choice = (variant, repr(sorted((options or {}).items())))
     submodule = module._modules.get(CORE)
-    if submodule is not None and submodule.__dict__.get("_label") == label:
+    if submodule is not None and submodule.__dict__.get("_choice") == choice:
         assert isinstance(submodule, AttentionVariant)
         return submodule
     kept = module.__dict__.setdefault(CORES, {})
-    identity = (label, query.device, query.dtype, query.shape[1], query.shape[-1])
+    identity = (choice, query.device, query.dtype, query.shape[1], query.shape[-1])
     if identity not in kept:
-        kept[identity] = _make(module, label, variant, options, query, M)
+        made = _make(module, variant, options or {}, query, M)
+        if any(True for _ in made.parameters()):
+            made.__dict__["_choice"] = choice
+            module.add_module(CORE, made)
+            return made.train(module.training)
+        kept[identity] = made
     core: AttentionVariant = kept[identity]
     return core.train(module.training)
 
 
+def forget_cores(model: nn.Module) -> None:
+    """Take away what calls and `make_cores` gave the model."""
+    for module in model.modules():
+        module._modules.pop(CORE, None)
+        module.__dict__.pop(CORES, None)
+
+
 def _make(
-    module: nn.Module,
-    label: str,
-    variant: str,
-    options: dict[str, Any] | None,
-    query: Tensor,
-    M: int,
+    module: nn.Module, variant: str, options: dict[str, Any], query: Tensor, M: int
 ) -> AttentionVariant:
     config = getattr(module, "config", None)
-    given = options
-    if given == {}:  # None: the defaults, whatever the config says of another variant
-        given = getattr(config, "efficient_attn_options", None)
     longest = next((getattr(config, n) for n in _LENGTHS if getattr(config, n, None)), None)
     resolved = resolve_options(
         variant,
-        given or {},
+        options,
         max_len=longest or (M if _preparing else None),
         layer=_layer(module, config),
     )
     H, D = query.shape[1], query.shape[-1]
     core = make_core(variant, H, D, device=query.device, dtype=query.dtype, **resolved)
-    if any(True for _ in core.parameters()):
-        if not _preparing:
-            raise RuntimeError(
-                f"{variant} has parameters of its own, which this model has not: call "
-                "efficient_attn.integrations.transformers.make_cores(model) once before using it"
-            )
-        core.__dict__["_label"] = label
-        module.add_module(CORE, core)
+    if not _preparing and any(True for _ in core.parameters()):
+        raise RuntimeError(
+            f"{variant} has parameters of its own, which this model has not: call "
+            "efficient_attn.integrations.transformers.make_cores(model) once before using it"
+        )
     return core
 
 
@@ -294,9 +334,12 @@ def _layer(module: nn.Module, config: Any) -> int:
     told = getattr(module, "layer_idx", None)
     if told is not None:
         return int(told)
+    if _LAYER in module.__dict__:
+        return int(module.__dict__[_LAYER])
     if id(config) not in _seen:
         _seen[id(config)] = 0
         if config is not None:
             weakref.finalize(config, _seen.pop, id(config), None)
+    module.__dict__[_LAYER] = _seen[id(config)]
     _seen[id(config)] += 1
-    return _seen[id(config)] - 1
+    return int(module.__dict__[_LAYER])

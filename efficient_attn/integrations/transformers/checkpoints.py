@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -27,9 +29,15 @@ def save(
 
 def load(folder: str | os.PathLike[str]) -> nn.Module:
     """The model of a folder, of the class that its config names, in eval; with the attention that
-    `save` wrote down, if there is one. What lies elsewhere than on this disk is not looked for."""
+    `save` wrote down, if there is one. What lies elsewhere than on this disk is not looked for.
+    ValueError for weights that are damaged."""
+    from safetensors import SafetensorError
+
     config = _config(folder)
-    model = _class(config).from_pretrained(folder, local_files_only=True)
+    try:
+        model = _class(config).from_pretrained(folder, local_files_only=True)
+    except (SafetensorError, UnpicklingError, RuntimeError) as error:
+        raise ValueError(f"the weights in {folder} are damaged: {error}") from error
     choice = getattr(config, CHOICE, None)
     if choice:
         swap(model, choice["variant"], **choice["options"])
@@ -60,10 +68,11 @@ def open_for_tokens(name: str, length: int, batch: int) -> tuple[nn.Module, dict
             "model and input, --model module:function"
         )
     longest, trained = getattr(config, "max_position_embeddings", None), has_weights(name)
-    if longest is not None and longest < length:
+    skipped = _skipped(config) if longest is not None else 0
+    if longest is not None and longest - skipped < length:
         if trained:
-            raise ValueError(f"{name} takes at most {longest} tokens, not {length}")
-        config.max_position_embeddings = length
+            raise ValueError(f"{name} takes at most {longest - skipped} tokens, not {length}")
+        config.max_position_embeddings = length + skipped
     model = load(name) if trained else _class(config)._from_config(config)
     tokens = torch.randint(config.vocab_size, (batch, length))
     inputs = {"input_ids": tokens}
@@ -91,6 +100,22 @@ def _class(config: Any) -> Any:
         if hasattr(transformers, name):
             return getattr(transformers, name)
     return transformers.AutoModel._model_mapping[type(config)]
+
+
+def _skipped(config: Any) -> int:
+    """Learned positions that no token gets: RoBERTa and its kin start at pad_token_id + 1."""
+    with torch.device("meta"):
+        model = _class(config)._from_config(copy.deepcopy(config))
+    return max(
+        (
+            part.padding_idx + 1
+            for name, part in model.named_modules()
+            if name.endswith("position_embeddings")
+            and isinstance(part, nn.Embedding)
+            and part.padding_idx is not None
+        ),
+        default=0,
+    )
 
 
 def _core_weights(folder: Path) -> dict[str, Tensor]:
