@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.stats import qmc
 
-POINTS = 24
+POINTS = 48
 MOST = 2e10
 LENGTHS = (200, 4500)
 BATCHES = (1, 2, 4, 8)

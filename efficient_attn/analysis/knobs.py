@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from efficient_attn.bench.workload import Workload
+
 KNOBS = {
     "local_window": "window",
     "shifted_window": "window",
@@ -13,6 +15,9 @@ KNOBS = {
     "linformer": "k",
 }
 """Variant → its knob. Variants of one's own have none that is known here."""
+
+BLOCK, WHOLE = 64, 96
+"""Queries of a block of `local_window`; tokens up to which `shifted_window` takes all at once."""
 
 
 def knob(
@@ -28,11 +33,39 @@ def knob(
         return 1.0
     pair = isinstance(value, (list, tuple))
     if variant == "local_window":
-        left, right = value if pair else (value, value)
-        return float(min(left + 1 + (0 if causal else right), keys))
+        return float(min(1 + sum(sides(value, causal=causal)), keys))
     if variant == "shifted_window":
         return float(min(math.prod(value) if pair else value, length))
     return float(value)
+
+
+def sides(window: Any, *, causal: bool) -> tuple[int, int]:
+    """Keys in sight on the left and on the right."""
+    left, right = window if isinstance(window, (list, tuple)) else (window, window)
+    return left, 0 if causal else right
+
+
+def scored(variant: str, options: Mapping[str, Any], work: Workload) -> float:
+    """K of the cost models: keys that one query is scored against, those in vain included.
+
+    As `knob`, but for windows: blocks of queries share their keys, and a sequence that is short
+    beside the window is taken whole.
+    """
+    length, keys = work.length, work.keys
+    reach = knob(variant, options, length, keys, causal=work.causal)
+    if work.pass_ in ("prefill", "decode"):
+        return reach
+    if variant == "shifted_window" and length <= WHOLE and not options.get("relative_bias"):
+        return float(length)
+    if variant != "local_window" or options.get(KNOBS[variant]) is None:
+        return reach
+    left, right = sides(options["window"], causal=work.causal)
+    width = min(left, length - 1) + min(right, length - 1)
+    short = width + 4 * BLOCK if work.backward else 1.5 * (width + BLOCK)
+    if length <= short:
+        return float(keys)
+    large = work.backward and width > BLOCK
+    return float(min(width + (BLOCK if large else BLOCK // 2), keys))
 
 
 def with_knob(variant: str, options: Mapping[str, Any], value: int) -> dict[str, Any]:

@@ -38,8 +38,8 @@ what looks linear stays so at a million tokens.
 BSE2 stands for the projections of a module or block, and is no term of the core. Beyond
 `LONGEST` tokens there is no prediction.
 
-`cost_fit` finds the numbers. K is `knobs.knob`: how many keys, tokens, features or rows one query
-meets; 1 where a variant has no such option.
+`cost_fit` finds the numbers. K is `knobs.scored`: how many keys, tokens, features or rows one
+query is scored against; 1 where a variant has no such option.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ AXES = ("batch × heads", "length", "keys per query", "head_dim", "knob", "paddi
 
 @dataclass(frozen=True)
 class Size:
-    """What the cost of one contestant depends on; knob: K, as `knobs.knob` tells it."""
+    """What the cost of one contestant depends on; knob: K, as `knobs.scored` tells it."""
 
     length: int
     keys: int

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from efficient_attn.analysis.cost_fit import Point, fit_rivals
-from efficient_attn.analysis.knobs import KNOBS, knob
+from efficient_attn.analysis.knobs import KNOBS, scored
 from efficient_attn.analysis.predict import CostModel, Size
 from efficient_attn.analysis.ratios import time_interval
 from efficient_attn.analysis.scaling import peak_bytes
@@ -165,7 +165,7 @@ def grounds(records: Iterable[Record]) -> dict[Ground, list[Record]]:
 
 
 def size_of(record: Record) -> Size:
-    """The size of a cost record, with the knob of its options."""
+    """The size of a cost record, with the keys that its options score."""
     return size_with(record.workload, record.variant, record.options)
 
 
@@ -176,7 +176,7 @@ def size_with(work: Workload, variant: str, options: Mapping[str, Any]) -> Size:
         batch=work.batch,
         heads=work.heads,
         head_dim=work.head_dim,
-        knob=knob(variant, options, work.length, work.keys, causal=work.causal),
+        knob=scored(variant, options, work),
         padding=work.padding,
     )
 

@@ -44,7 +44,7 @@ class Call:
 
     def __init__(self, subject: Subject, workload: Workload) -> None:
         self.subject = subject
-        self.backward = workload.pass_ in ("forward_backward", "train_step")
+        self.backward = workload.backward
         self.forward = torch.compile(subject.forward) if workload.compile else subject.forward
         self.gradient: Tensor | None = None
         self.optimizer: torch.optim.Optimizer | None = None

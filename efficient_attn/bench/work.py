@@ -61,7 +61,7 @@ def work_of(module: nn.Module, core: AttentionVariant, workload: Workload) -> Wo
     out: a compiler can fuse them with their neighbours.
     """
     w = workload
-    backward = w.pass_ in ("forward_backward", "train_step")
+    backward = w.backward
     itemsize = _itemsize(w)
     rows = None if module is core else _shortened_length(core, w)
     linears = list(_linears(module, w, rows))

@@ -98,6 +98,10 @@ class Workload:
     def cross(self) -> bool:
         return self.pattern.endswith("cross")
 
+    @property
+    def backward(self) -> bool:
+        return self.pass_ in ("forward_backward", "train_step")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values under the names the configuration uses (``pass``, not ``pass_``)."""
         return {name.rstrip("_"): value for name, value in asdict(self).items()}

@@ -7,12 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from synthetic import cells, cost
 
 import efficient_attn as ea
-from efficient_attn.analysis.knobs import grid_values, is_exact, knob, with_knob
+from efficient_attn.analysis.knobs import grid_values, is_exact, knob, scored, with_knob
 from efficient_attn.analysis.pick import Request, pick
+from efficient_attn.attention.arithmetic import attention_flops
+from efficient_attn.attention.functional import make_core
 from efficient_attn.bench.record import Record
+from efficient_attn.bench.workload import Workload
 
 MIB = 2**20
 
@@ -119,6 +124,45 @@ def test_the_knob_of_a_window_is_the_most_keys_that_a_query_sees(
         keep = keep.tril()
     most = int(keep.sum(-1).max())
     assert knob("local_window", options, 20, 20, causal=causal) == most
+
+
+@given(
+    length=st.integers(1, 1200),
+    window=st.integers(0, 300),
+    one_sided=st.booleans(),
+    causal=st.booleans(),
+    backward=st.booleans(),
+    variant=st.sampled_from(["local_window", "shifted_window"]),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_keys_that_a_window_scores_are_those_of_its_flops(
+    length: int, window: int, one_sided: bool, causal: bool, backward: bool, variant: str
+) -> None:
+    if variant == "local_window":
+        options: dict[str, Any] = {"window": [window, 0] if one_sided else window}
+    else:
+        options = {"window": window + 1, "shift": 0}
+    core = make_core(variant, 4, 8, **options)
+    work = Workload(
+        length=length,
+        pattern="causal_self" if causal else "noncausal_self",
+        pass_="forward_backward" if backward else "forward",
+    )
+    told = scored(variant, core.options.__dict__, work)
+    flops = core.flops(1, length, length, causal=causal, backward=backward)
+    whole = attention_flops(4 * length * length, 8, backward=backward)
+    if told == length:
+        assert flops <= whole
+        assert variant == "shifted_window" or flops == whole
+    else:
+        share = flops / whole * length / told  # the ends of a sequence score less, a rest more
+        assert 0.5 < share < 1.6
+
+
+def test_a_step_scores_what_its_cache_holds() -> None:
+    options = {"window": 16, "global_tokens": 0}
+    work = Workload(length=100, pattern="causal_self", pass_="decode")
+    assert scored("local_window", options, work) == 17
 
 
 def test_other_knobs_are_read_and_set() -> None:

@@ -117,7 +117,7 @@ def some_padding(B: int, N: int, seed: int) -> Tensor:
 )
 @settings(max_examples=80, deadline=None)
 def test_a_sliding_window(B, left, right, more, causal, padded, slopes, seed):
-    N = 2 * (left + right) + 12 + more
+    N = 2 * (left + right) + 16 + more
     mask = AttentionMask(
         causal,
         some_padding(B, N, seed) if padded else None,

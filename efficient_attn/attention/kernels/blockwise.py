@@ -23,7 +23,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from efficient_attn.attention.kernels.flash import differentiable_gradients, flash, under_autocast
+from efficient_attn.attention.kernels.flash import (
+    differentiable_gradients,
+    flash,
+    under_autocast,
+    wants_gradient,
+)
 from efficient_attn.attention.kernels.packing import come_packed, side_by_side
 from efficient_attn.attention.kernels.parts import GATHERED, Part
 from efficient_attn.attention.kernels.windows import LEAST_WEIGHT, LOG2_E, fill_gradients
@@ -53,7 +58,7 @@ def blockwise_attention(
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in under_autocast(q, k, v))
     with torch.autocast(q.device.type, enabled=False):
         tensors = (q, k, v) if bias is None else (q, k, v, bias)
-        if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
+        if not wants_gradient(*tensors):
             return _forward(q, k, v, bias, plan)[0]
         out: Tensor = _Blockwise.apply(q, k, v, bias, plan, formula, backward or plan)
         return out

@@ -46,6 +46,11 @@ def hand_written(*tensors: Tensor | None) -> bool:
     )
 
 
+def wants_gradient(*tensors: Tensor) -> bool:
+    """Whether a backward pass may follow."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
 def under_autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the type that autocast gives to attention, as they are without autocast."""
     kind = tensors[0].device.type

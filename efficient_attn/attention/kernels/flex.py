@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 from efficient_attn.attention.errors import UnsupportedAttention
+from efficient_attn.attention.kernels.flash import wants_gradient
 from efficient_attn.attention.masks import AttentionMask
 
 Sizes = tuple[int, int, int]
@@ -54,7 +55,7 @@ def _refusal(q: Tensor, k: Tensor, v: Tensor, dropout_p: float) -> str | None:
         return "has no dropout"
     if q.device.type != "cpu":
         return None
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+    if wants_gradient(q, k, v):
         return "has no backward pass on a CPU"
     return "has no float64 on a CPU" if q.dtype == torch.float64 else None
 

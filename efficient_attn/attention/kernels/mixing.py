@@ -18,6 +18,7 @@ from efficient_attn.attention.kernels.flash import (
     differentiable_gradients,
     hand_written,
     under_autocast,
+    wants_gradient,
 )
 
 
@@ -33,7 +34,7 @@ def mix(
         return mix_formula(matrices, x, exists, ones=ones)
     x, *matrices = under_autocast(x, *matrices)
     matrices = [matrix.to(x.dtype) for matrix in matrices]
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (x, *matrices)):
+    if wants_gradient(x, *matrices):
         mixed: Tensor = _Mix.apply(x, exists, ones, *matrices)
         return mixed
     return _mix(matrices, x, exists, ones)

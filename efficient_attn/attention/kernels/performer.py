@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from efficient_attn.attention.kernels.flash import differentiable_gradients
+from efficient_attn.attention.kernels.flash import differentiable_gradients, wants_gradient
 from efficient_attn.attention.kernels.performer_pieces import (
     Call,
     decay_,
@@ -38,7 +38,7 @@ def noncausal(
 ) -> Tensor:
     """q [B, H, N, D], k [B, H, M, D], v [B, H, M, V], features [R, D], exists [B, M] or None
     -> [B, H, N, V]; formula: the same of q, k and v, for gradients of gradients."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+    if wants_gradient(q, k, v):
         out: Tensor = _Noncausal.apply(q, k, v, features, exists, formula)
         return out
     return _forward(q, k, v, features, exists)[0]

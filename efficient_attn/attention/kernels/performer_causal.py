@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from efficient_attn.attention.kernels.flash import differentiable_gradients
+from efficient_attn.attention.kernels.flash import differentiable_gradients, wants_gradient
 from efficient_attn.attention.kernels.performer_pieces import (
     Call,
     aligned,
@@ -45,7 +45,7 @@ def causal(
     and the normalisers [B, H, N], relative to the largest features: where one is tiny, though
     there are keys, the output is not to be trusted. formula: the output as a function of q, k and
     v, for gradients of gradients."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
+    if wants_gradient(q, k, v):
         found: tuple[Tensor, Tensor] = _Causal.apply(q, k, v, features, exists, formula)
         return found
     return _forward(q, k, v, features, exists)[:2]

@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 from efficient_attn.attention.arithmetic import attention_flops, product_flops
 from efficient_attn.attention.errors import OptionError, require_choice, require_int
-from efficient_attn.attention.kernels.flash import hand_written
+from efficient_attn.attention.kernels.flash import hand_written, wants_gradient
 from efficient_attn.attention.kernels.mixing import beside_each_other, columns, mix
 from efficient_attn.attention.masks import AttentionMask, dense_weights
 from efficient_attn.attention.registry import Capabilities, register_variant
@@ -268,6 +268,6 @@ def _heads_together(matrix: Tensor, x: Tensor) -> bool:
         return False
     if K < FEW_ROWS or K * M * H * D <= SMALL:
         return False
-    if torch.is_grad_enabled() and (x.requires_grad or matrix.requires_grad):
+    if wants_gradient(x, matrix):
         return True
     return x.dtype.itemsize < 4 or beside_each_other(x.transpose(1, 2))

@@ -19,7 +19,7 @@ from efficient_attn.analysis.accuracy import TaskScores
 from efficient_attn.analysis.candidates import knob_grid
 from efficient_attn.analysis.cost_fit import MIN_LENGTHS
 from efficient_attn.analysis.kept import evidence_of
-from efficient_attn.analysis.knobs import KNOBS
+from efficient_attn.analysis.knobs import BLOCK, KNOBS, WHOLE
 from efficient_attn.analysis.predict import AXES, LONGEST
 from efficient_attn.analysis.request import CAPABILITIES, TOLERANCE
 from efficient_attn.analysis.rivals import Rivals, grounds
@@ -66,6 +66,7 @@ def evidence(
         ],
         "weights": _weights(set(everyone.values())),
         "knobs": KNOBS,
+        "kernels": {"block": BLOCK, "whole": WHOLE},
         "axes": AXES,
         "longest": LONGEST,
         "min_lengths": MIN_LENGTHS,

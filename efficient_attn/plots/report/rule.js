@@ -24,14 +24,30 @@ function knob(variant, options, length, keys, causal) {
   const value = ownOf(variant, options);
   if (value === null) return 1;
   const pair = Array.isArray(value);
-  if (variant === "local_window") {
-    const [left, right] = pair ? value : [value, value];
-    return Math.min(left + 1 + (causal ? 0 : right), keys);
-  }
+  if (variant === "local_window") return Math.min(1 + sum(sides(value, causal)), keys);
   if (variant === "shifted_window") {
     return Math.min(pair ? value.reduce((product, side) => product * side, 1) : value, length);
   }
   return value;
+}
+
+const sides = (window, causal) => {
+  const [left, right] = Array.isArray(window) ? window : [window, window];
+  return [left, causal ? 0 : right];
+};
+
+// K of the cost models; size: {length, keys, causal, pass}.
+function scored(variant, options, size) {
+  const { length, keys, causal } = size;
+  const { block, whole } = data.picker.kernels;
+  const reach = knob(variant, options, length, keys, causal);
+  if (size.pass === "prefill" || size.pass === "decode") return reach;
+  if (variant === "shifted_window" && length <= whole && !options.relative_bias) return length;
+  if (variant !== "local_window" || ownOf(variant, options) === null) return reach;
+  const backward = size.pass !== "forward";
+  const width = sum(sides(options.window, causal).map((side) => Math.min(side, length - 1)));
+  if (length <= (backward ? width + 4 * block : 1.5 * (width + block))) return keys;
+  return Math.min(width + (backward && width > block ? block : block / 2), keys);
 }
 
 function isExact(variant, options, length, causal) {
@@ -131,8 +147,8 @@ function readGrounds() {
     const group = data.groups[row.group];
     row.set = optionSets[row.options];
     row.own = plainText(ownOf(entrant.variant, row.set));
-    row.size = { ...group, length: row.length, keys: group.key_length ?? row.length };
-    row.size.knob = knob(entrant.variant, row.set, row.length, row.size.keys, group.pattern.startsWith("causal"));
+    row.size = { ...group, length: row.length, keys: group.key_length ?? row.length, causal: group.pattern.startsWith("causal") };
+    row.size.knob = scored(entrant.variant, row.set, row.size);
     entrant.rows.push(row);
     if (row.status === "ok") entrant.done.push(row);
   }
@@ -181,7 +197,7 @@ function costOf(entrant, options, request) {
     return { evidence: "measured", time, memory: row.memory, noisy: Boolean(row.noisy), row };
   }
   if (!entrant.done.length) return failure(rowsByPlace[entrant.first]);
-  const size = { ...request, knob: knob(entrant.variant, options, request.length, request.keys, request.causal) };
+  const size = { ...request, knob: scored(entrant.variant, options, request) };
   const reason = blocked(entrant, size);
   if (reason) return reason;
   if (!entrant.time) {

@@ -124,7 +124,7 @@ BENCHMARKS = [
         "a sparse method computed densely",
         "local_window",
         LOCAL,
-        "return N <= 2 * (left + right) + 3 * QUERIES_PER_BLOCK",
+        "return 2 * N <= 3 * (width + QUERIES_PER_BLOCK)",
         "return True",
     ),
     Mutation(
