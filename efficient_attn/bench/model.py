@@ -59,6 +59,10 @@ class ModelWorkload:
         if self.pass_ not in get_args(ModelPass):
             raise ValueError(f"pass={self.pass_!r} is not one of {', '.join(get_args(ModelPass))}")
 
+    @property
+    def backward(self) -> bool:
+        return self.pass_ != "forward"
+
     def to_dict(self) -> dict[str, Any]:
         return {name.rstrip("_"): value for name, value in asdict(self).items()}
 
