@@ -13,6 +13,9 @@ from efficient_attn.analysis.ratios import Ratio
 from efficient_attn.analysis.request import Request
 from efficient_attn.bench.intervals import Interval
 
+NINE_TO_ONE = 0.654
+"""Half the width of the middle 80 % of a normal distribution over half that of the middle 95 %."""
+
 
 @dataclass(frozen=True)
 class AccuracyEvidence:
@@ -109,7 +112,7 @@ class Ranking:
 
     @property
     def advised(self) -> Choice | None:
-        """What the verdict advises: full where it ties with the first choice, else that."""
+        """What the verdict advises: the first choice, or full, as rule 5 of `pick` says."""
         return advised(self.choices)
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,12 +121,20 @@ class Ranking:
 
 
 def advised(choices: Sequence[Choice]) -> Choice | None:
-    """Full among the fastest rather than another that is not shown to be faster."""
+    """Full rather than another that is not shown, or as a prediction not likely, to be faster."""
     if choices and choices[0].variant != "full":
         for choice in choices[1:]:
-            if choice.tied and choice.contestant == "full":
+            if choice.tied and choice.contestant == "full" and not _likely(choices[0], choice):
                 return choice
     return choices[0] if choices else None
+
+
+def _likely(best: Choice, full: Choice) -> bool:
+    """Whether predictions make full the slower one with odds of nine to one."""
+    ratio = full.to_best
+    if ratio is None or (best.measured and full.measured):
+        return False
+    return ratio.value * (ratio.low / ratio.value) ** NINE_TO_ONE > 1.0
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:

@@ -188,7 +188,7 @@ def _predicted(
     outside = sorted({name for time in times for name in time.outside})
     return Cost(
         "extrapolated" if outside else "interpolated",
-        _mean(times, request, len(model.points), 0.0),
+        _mean(times, request, len(model.own.points), 0.0),
         None if memory is None else max(memory.at(size).value for size in sizes),
         noisy,
         f"{model}" + (f"; not measured at such: {', '.join(outside)}" if outside else ""),

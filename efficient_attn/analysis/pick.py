@@ -15,7 +15,8 @@ The rule, from the records of one ground (`rivals`: pattern class, pass, number 
    cell with it, since paired ratios are free of drift.
 5. A choice that keeps enough ties with the first when its ratio to that does not exclude 1: the
    median of ratios by round within one cell; of two predictions the ratio of `predict`; else the
-   quotient of two times with its range (`ratios`). Where full ties with the first, full is advised.
+   quotient of two times with its range (`ratios`). Where full ties with the first, full is advised,
+   unless one of the two times is predicted and full is the slower with odds of nine to one.
 """
 
 from __future__ import annotations

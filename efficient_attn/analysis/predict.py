@@ -2,35 +2,41 @@
 
 A size is B samples, H heads of d numbers, N queries, M keys, a knob K (below) and a share p of
 padded keys. A `CostModel` is one contestant with all else fixed (pattern, pass, dtype, machine,
-...) and one quantity: ms of one pass, or peak bytes. It is nine weights w, n measured points with a
-coefficient α each, and five numbers (``scale`` ℓ, ``noise`` ν, ``spread`` τ, ``quantile`` q,
-``pair_quantile`` r).
+...) and one quantity: ms of one pass, or peak bytes. It is nine weights w, two corrections c
+(``own``, ``common``: n measured points with a coefficient α each, and ``scale`` ℓ, ``noise`` ν,
+``spread`` τ) and two numbers (``quantile`` q, ``pair_quantile`` r).
 
 The formula, which a page may evaluate as well as this module; G = B·H, S = N + M:
 
     physics(x)     Σ_t w_t φ_t(x), over the terms φ of `TERMS`, by name:
                      1  GSKd  GSd  GSK  GS  G  BSE2 = B·S·(H·d)²  GNMd  GNM
-    coordinates u  log2 G, log2 N, log2 (M/N), log2 d, log2 K, 4·p
+    coordinates u  log2 G, log2 N, log2 (M/N), log2 d, log2 K, 4·p; ``common`` leaves out K
     g_a(x, i)      exp(−½ ((u_a(x) − u_a(i))/ℓ)²)                    axis a, measured point i
     kernel(x, i)   ½·mean_a g_a + ½·Π_a g_a
-    value          physics(x) · exp(Σ_i α_i kernel(x, i))
+    c(x)           Σ_i α_i kernel(x, i)
+    value          physics(x) · exp(c_own(x) + c_common(x))
     δ              1 − max_i Π_a g_a(x, i)                           0 at a measured point
+    v              ν² + τ²·δ                                         of each correction
     octaves o      Σ_a distance of u_a(x) outside [low_a, high_a], the measured range
-    width s        √(ν² + τ²·δ) · (1 + o/2)
-    low, high      value · exp(−q·s), value · exp(+q·s)
+    width s        √v_own · (1 + o/2), and S = √(v_own + v_common) · (1 + o/2)
+    low, high      value · exp(−q·S), value · exp(+q·S)
     ratio          value₁/value₂ of two rivals, between · exp(−t) and · exp(+t), t = r·√(s₁² + s₂²)
     kind           "interpolated" where o = 0, else "extrapolated"
 
-In words: nonnegative least squares on relative error over products of sizes, and a smooth
-correction (kriging of the log residuals, half of it a sum over axes) that carries what no product
-tells: caches, tiles, threads. The range covers 95 % of what was held out: each point is predicted
-by a model fitted without its fold (ten folds, or each on its own), its log error divided by its own
-width, and q is the 95 % quantile of the sizes of those, with the correction of split conformal
-prediction (Lei et al. 2018, "Distribution-Free Predictive Inference for Regression", section 2),
-pooled over the rivals: all models of one pattern class, pass, dtype and machine. Points outside the
-range of the other folds do not count. r is the same quantile of how far two rivals' errors lie
-apart in one cell, over √(s₁² + s₂²): what slows the machine slows both, so ratios are surer than
-times.
+In words: nonnegative least squares on relative error over products of sizes, and two smooth
+corrections (kriging of the log residuals, half of each a sum over axes) that carry what no product
+tells: caches, tiles, threads. What the rivals of one cell have in common is mostly how fast the
+machine was just then: it is taken out before the weights and the own correction of each are found,
+and comes back smoothed, as the common one. So ratios are free of drift, and the range of a time has
+the drift in it.
+
+The range covers 95 % of what was held out: each point is predicted by models fitted without its
+fold of cells (ten folds, or each on its own), its log error divided by its own width, and q is the
+95 % quantile of the sizes of those, with the correction of split conformal prediction (Lei et al.
+2018, "Distribution-Free Predictive Inference for Regression", section 2), pooled over the rivals:
+all models of one pattern class, pass, dtype and machine. Points outside the range of the other
+folds do not count. r is the same quantile of how far two rivals' errors lie apart in one cell, over
+√(s₁² + s₂²).
 
 The terms GNMd and GNM are taken only where the fit without them is worse than 1.6 times the
 measured noise, than twice the fit with them, and than 4 %, by which tiles and padding bend a line:
@@ -111,7 +117,7 @@ def _pairs(x: Size) -> float:
 class Predicted:
     """A value that was not measured, with its range and kind of evidence.
 
-    width: s of the formula; pair_width: r·s, so that t of a ratio is √(r²s₁² + r²s₂²).
+    width: S of the formula; pair_width: r·s, so that t of a ratio is √(r²s₁² + r²s₂²).
     outside: the axes on which the size lies beyond what was measured; empty for ``interpolated``.
     """
 
@@ -125,21 +131,41 @@ class Predicted:
 
 
 @dataclass(frozen=True)
+class Correction:
+    """A smooth factor exp(c) on the physics: coordinates of measured points, with one coefficient
+    of `alphas` each, and ℓ, ν, τ of the formula."""
+
+    points: tuple[tuple[float, ...], ...] = ()
+    alphas: tuple[float, ...] = ()
+    scale: float = 1.0
+    noise: float = 0.0
+    spread: float = 0.0
+
+    def at(self, u: np.ndarray) -> tuple[float, float]:
+        """c and v of the formula at coordinates u."""
+        if not self.points:
+            return 0.0, 0.0
+        kernel, product = kernels(u[None], np.asarray(self.points), self.scale)
+        variance = self.noise**2 + self.spread**2 * (1.0 - float(product.max()))
+        return float(kernel[0] @ np.asarray(self.alphas)), variance
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Correction:
+        points = tuple(tuple(point) for point in values["points"])
+        return cls(**{**values, "points": points, "alphas": tuple(values["alphas"])})
+
+
+@dataclass(frozen=True)
 class CostModel:
     """The formula of the module's docstring with its numbers; plain data.
 
-    weights: by name of the term, those above 0. points: coordinates of the measured points, with
-    one coefficient of `alphas` each. low, high: measured range of each coordinate.
-    error: root mean square of the held-out log errors; lengths: how many different N; knobs: range
-    of measured K.
+    weights: by name of the term, those above 0. low, high: measured range of each coordinate.
+    error: root mean square of the held-out log errors.
     """
 
     weights: dict[str, float]
-    points: tuple[tuple[float, ...], ...]
-    alphas: tuple[float, ...]
-    scale: float
-    noise: float
-    spread: float
+    own: Correction
+    common: Correction
     quantile: float
     pair_quantile: float
     low: tuple[float, ...]
@@ -154,13 +180,14 @@ class CostModel:
                 "costs are predicted: measure it"
             )
         u = np.asarray(size.coordinates)
-        kernel, product = kernels(u[None], np.asarray(self.points), self.scale)
+        own, own_variance = self.own.at(u)
+        common, common_variance = self.common.at(without_knob(u))
         physics = sum(weight * TERMS[name](size) for name, weight in self.weights.items())
-        value = physics * math.exp(float(kernel[0] @ np.asarray(self.alphas)))
+        value = physics * math.exp(own + common)
         beyond = np.maximum(np.asarray(self.low) - u, u - np.asarray(self.high)).clip(min=0.0)
         beyond[beyond < 1e-9] = 0.0
-        doubt = math.sqrt(self.noise**2 + self.spread**2 * (1.0 - float(product.max())))
-        width = float(doubt * (1.0 + beyond.sum() / 2))
+        doubt = 1.0 + float(beyond.sum()) / 2
+        width = math.sqrt(own_variance + common_variance) * doubt
         h = self.quantile * width
         outside = tuple(name for name, far in zip(AXES, beyond, strict=True) if far > 0)
         return Predicted(
@@ -168,7 +195,7 @@ class CostModel:
             low=value * math.exp(-h),
             high=value * math.exp(h),
             width=width,
-            pair_width=self.pair_quantile * width,
+            pair_width=self.pair_quantile * math.sqrt(own_variance) * doubt,
             kind="extrapolated" if outside else "interpolated",
             outside=outside,
         )
@@ -179,16 +206,21 @@ class CostModel:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> CostModel:
-        lists = {name: tuple(values[name]) for name in ("alphas", "low", "high")}
-        points = tuple(tuple(point) for point in values["points"])
-        return cls(**{**values, **lists, "points": points, "weights": dict(values["weights"])})
+        ranges = {name: tuple(values[name]) for name in ("low", "high")}
+        parts = {name: Correction.from_dict(values[name]) for name in ("own", "common")}
+        return cls(**{**values, **ranges, **parts, "weights": dict(values["weights"])})
 
     def __str__(self) -> str:
         terms = " + ".join(self.weights) or "nothing"
         return (
-            f"cost model {terms} of {len(self.points)} sizes, "
+            f"cost model {terms} of {len(self.own.points)} sizes, "
             f"N {2 ** self.low[1]:.0f}…{2 ** self.high[1]:.0f}, held-out error {self.error:.1%}"
         )
+
+
+def without_knob(u: np.ndarray) -> np.ndarray:
+    """Coordinates [..., axes] of the common correction."""
+    return np.delete(u, AXES.index("knob"), axis=-1)
 
 
 def kernels(one: np.ndarray, other: np.ndarray, scale: float) -> tuple[np.ndarray, np.ndarray]:

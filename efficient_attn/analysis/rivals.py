@@ -187,9 +187,6 @@ def fixed_options(record: Record) -> dict[str, Any]:
     return {key: value for key, value in identity(record).items() if key != name}
 
 
-_size = size_of
-
-
 def _entrants(records: Iterable[Record]) -> list[Entrant]:
     """By name and fixed options; failures, which carry fewer, join the first that they fit."""
     ordered = sorted(records, key=lambda record: (not record.ok, record.created))
@@ -215,7 +212,7 @@ def _agree(mine: Mapping[str, Any], other: Mapping[str, Any], *, exact: bool) ->
 def _point(size: Size, record: Record, quantity: str) -> Point | None:
     if quantity == "memory":
         peak = peak_bytes(record)
-        return Point(size, float(peak), cell=record.cell) if peak else None
+        return Point(size, float(peak)) if peak else None
     time = time_interval(record)
     noise = (time.high - time.low) / (_STANDARD_ERRORS * time.value) if time.known else 0.0
     return Point(size, time.value, noise, record.cell)

@@ -52,6 +52,11 @@ def _lead(best: Choice, ranked: list[Choice], rejections: list[Rejection]) -> st
             f"Stay with full: {best.contestant} comes first with {_times(best.to_full)} its time, "
             "which does not exclude equal speed."
         )
+    if full.tied:
+        return (
+            f"Take {best.contestant}: it is predicted to need {_times(best.to_full)} the time of "
+            "full, which is likely but not certain (--measure tells)."
+        )
     return f"Take {best.contestant}: it needs {_times(best.to_full)} the time of full."
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from efficient_attn.analysis.accuracy import TaskScores
 from efficient_attn.analysis.candidates import knob_grid
+from efficient_attn.analysis.choice import NINE_TO_ONE
 from efficient_attn.analysis.cost_fit import MIN_LENGTHS
 from efficient_attn.analysis.kept import evidence_of
 from efficient_attn.analysis.knobs import BLOCK, KNOBS, WHOLE
@@ -73,6 +74,7 @@ def evidence(
         "surroundings": sorted(SURROUNDINGS),
         "capabilities": CAPABILITIES,
         "tolerance": TOLERANCE,
+        "nine_to_one": NINE_TO_ONE,
     }
     return data, numbers
 

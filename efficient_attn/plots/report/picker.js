@@ -270,6 +270,8 @@ const picker = {
       lead.push(`Take ${best.contestant}: the fastest that fits; ${out ? `full is ruled out: it ${out.reason}` : "there is no evidence on full"}.`);
     } else if (advised === full) {
       lead.push(`Stay with full: ${best.contestant} comes first with ${times(best.to_full)} its time, which does not exclude equal speed.`);
+    } else if (full.tied) {
+      lead.push(`Take ${best.contestant}: it is predicted to need ${times(best.to_full)} the time of full, which is likely but not certain.`);
     } else {
       lead.push(`Take ${best.contestant}: it needs ${times(best.to_full)} the time of full.`);
     }

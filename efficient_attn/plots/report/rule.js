@@ -83,6 +83,20 @@ const coordinates = (x) => [
   Math.log2(x.head_dim), Math.log2(x.knob), 4 * x.padding,
 ];
 
+// c and v of a correction at coordinates u.
+function corrected(correction, u) {
+  if (!correction.points.length) return { c: 0, v: 0 };
+  let c = 0;
+  let nearest = 0;
+  correction.points.forEach((point, i) => {
+    const near = u.map((value, axis) => Math.exp(-0.5 * ((value - point[axis]) / correction.scale) ** 2));
+    const product = near.reduce((all, one) => all * one, 1);
+    c += correction.alphas[i] * (0.5 * (sum(near) / near.length) + 0.5 * product);
+    nearest = Math.max(nearest, product);
+  });
+  return { c, v: correction.noise ** 2 + correction.spread ** 2 * (1 - nearest) };
+}
+
 // Value and range of a cost model at a size; a text where there is no prediction.
 function predicted(model, size) {
   const longest = Math.max(size.length, size.keys);
@@ -90,21 +104,15 @@ function predicted(model, size) {
     return `length=${longest} lies beyond ${data.picker.longest} tokens, up to which costs are predicted: measure it`;
   }
   const u = coordinates(size);
-  let correction = 0;
-  let nearest = 0;
-  model.points.forEach((point, i) => {
-    const near = u.map((value, axis) => Math.exp(-0.5 * ((value - point[axis]) / model.scale) ** 2));
-    const product = near.reduce((all, one) => all * one, 1);
-    correction += model.alphas[i] * (0.5 * (sum(near) / near.length) + 0.5 * product);
-    nearest = Math.max(nearest, product);
-  });
+  const own = corrected(model.own, u);
+  const common = corrected(model.common, u.filter((_, axis) => data.picker.axes[axis] !== "knob"));
   const physics = sum(Object.entries(model.weights).map(([name, weight]) => weight * TERMS[name](size)));
-  const value = physics * Math.exp(correction);
+  const value = physics * Math.exp(own.c + common.c);
   const beyond = u.map((at, axis) => Math.max(model.low[axis] - at, at - model.high[axis], 0)).map((far) => (far < 1e-9 ? 0 : far));
-  const width = Math.sqrt(model.noise ** 2 + model.spread ** 2 * (1 - nearest)) * (1 + sum(beyond) / 2);
-  const h = model.quantile * width;
+  const doubt = 1 + sum(beyond) / 2;
+  const h = model.quantile * Math.sqrt(own.v + common.v) * doubt;
   const outside = data.picker.axes.filter((_, axis) => beyond[axis] > 0);
-  const pair_width = model.pair_quantile * width;
+  const pair_width = model.pair_quantile * Math.sqrt(own.v) * doubt;
   return { value, low: value * Math.exp(-h), high: value * Math.exp(h), pair_width, outside };
 }
 
@@ -338,6 +346,13 @@ const reachesOne = (choice, best) =>
     ? (choice.row.ties ?? []).includes(best.row.place - choice.row.place)
     : quotient(choice.time, best.time).low <= 1;
 
+// Whether predictions make it the slower one with odds of nine to one.
+function likelySlower(choice, best) {
+  if (choice.row && best.row) return false;
+  const { value, low } = quotient(choice.time, best.time);
+  return value * (low / value) ** data.picker.nine_to_one > 1;
+}
+
 function ranked(choices) {
   const full = choices.find((choice) => choice.contestant === "full");
   const known = choices.map((choice) => ({ ...choice, to_full: full && choice !== full ? toFull(choice, full) : null }));
@@ -384,6 +399,7 @@ function rank(request) {
   const choices = ranked(found.filter((one) => one.reason === undefined));
   const rejections = [...found.filter((one) => one.reason !== undefined), ...elsewhere];
   const tied = choices.find((choice) => choice.tied && choice.contestant === "full");
-  const advised = choices[0]?.variant !== "full" && tied ? tied : (choices[0] ?? null);
+  const stay = tied && choices[0].variant !== "full" && !likelySlower(tied, choices[0]);
+  const advised = stay ? tied : (choices[0] ?? null);
   return { ground, fitting, choices, rejections, advised };
 }
