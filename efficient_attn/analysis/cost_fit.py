@@ -53,13 +53,14 @@ class Point:
 
 
 def fit_rivals(
-    rivals: Mapping[str, Sequence[Point]], *, projections: bool = False
+    rivals: Mapping[str, Sequence[Point]], *, projections: bool = False, ranges: bool = True
 ) -> dict[str, CostModel]:
     """Models of contestants measured under one class of workload, with one common quantile q.
 
     rivals: measured points by name; names with fewer than three lengths get no model.
     projections: the pass multiplies by weights of the model's width (scopes beyond ``core``).
-    ValueError for a value that is not above 0.
+    ranges: False for values alone: nothing is held out, which takes most of the time, and the low
+    and high ends are the value. ValueError for a value that is not above 0.
     """
     told = {
         name: points
@@ -68,9 +69,8 @@ def fit_rivals(
     }
     data = {name: _data(placed, projections) for name, placed in _placed(told).items()}
     fitted = _fit(data)
-    trials = _trials(data, fitted)
-    quantile = _conformal([abs(one.error) / one.width for own in trials.values() for one in own])
-    pair_quantile = _conformal(_differences(list(trials.values()))) if len(trials) > 1 else quantile
+    trials = _trials(data, fitted) if ranges else {name: [] for name in data}
+    quantile, pair_quantile = _quantiles(list(trials.values())) if ranges else (0.0, 0.0)
     return {
         name: CostModel(
             weights={
@@ -276,6 +276,12 @@ def _trials(data: Mapping[str, _Data], fitted: _Fitted) -> dict[str, list[_Trial
                 width, pair_width = math.sqrt(variance + more), math.sqrt(variance)
                 trials[name].append(_Trial(int(cell), error - own - common, width, pair_width))
     return trials
+
+
+def _quantiles(trials: Sequence[Sequence[_Trial]]) -> tuple[float, float]:
+    """q of times and r of ratios; with one rival r is q."""
+    quantile = _conformal([abs(one.error) / one.width for own in trials for one in own])
+    return quantile, _conformal(_differences(trials)) if len(trials) > 1 else quantile
 
 
 def _differences(trials: Sequence[Sequence[_Trial]]) -> list[float]:

@@ -134,7 +134,9 @@ class Rivals:
 
     def _fit(self, quantity: str) -> dict[int, CostModel]:
         points = {str(n): one.points(quantity) for n, one in enumerate(self.entrants)}
-        models = fit_rivals(points, projections=self.ground.scope != "core")
+        models = fit_rivals(
+            points, projections=self.ground.scope != "core", ranges=quantity == "time"
+        )
         return {int(name): model for name, model in models.items()}
 
     def to_dict(self) -> dict[str, Any]:
