@@ -17,6 +17,7 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import resources
@@ -325,10 +326,11 @@ def main(arguments: list[str] | None = None) -> int:
     words = parser.parse_args(arguments)
     if (words.results is None) != words.all:
         parser.error("give a folder of records, or --all")
-    if words.all:
-        found = _installed()
-    else:
-        found = verdicts(words.results, Store(words.results).read(), again=True)
+    with redirect_stdout(sys.stderr):  # what the peers print is no part of the table
+        if words.all:
+            found = _installed()
+        else:
+            found = verdicts(words.results, Store(words.results).read(), again=True)
     for line in [*matrix(found), ""] if words.markdown else []:
         print(line)
     for line in remarks(found):
