@@ -84,7 +84,7 @@ class Entrant:
     def done(self) -> list[Record]:
         return [record for record in self.records if record.ok]
 
-    @property
+    @cached_property
     def knob(self) -> str | None:
         """Name of the option that its records vary, None for a variant without."""
         name = KNOBS.get(self.variant)

@@ -10,7 +10,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -265,7 +265,7 @@ def _tell_apart(members: list[Record]) -> list[Record]:
             if not any(contradicts(mine.get(name), value) for name, value in values.items())
         ]
         suffix = fitting[0] if len(fitting) == 1 else ""
-        named.append(replace(record, contestant=record.contestant + suffix))
+        named.append(record.renamed(record.contestant + suffix))
     return named
 
 

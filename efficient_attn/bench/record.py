@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from copy import copy
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal, get_args
+
+import orjson
 
 from efficient_attn.bench.workload import Workload
 
@@ -69,16 +72,22 @@ class Record:
         """What a cost record asks; ValueError or TypeError where its request is no workload."""
         return Workload.from_dict(self.request)
 
+    def renamed(self, contestant: str) -> Record:
+        """The same under another name."""
+        record = copy(self)  # with what is cached, which `replace` would lose
+        object.__setattr__(record, "contestant", contestant)
+        return record
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Record:
+    def from_json(cls, text: str | bytes) -> Record:
         """Parse and validate; ValueError says what is missing or unknown.
 
         Records of schema 1 are read too: what was not measured then is None.
         """
-        values = json.loads(text)
+        values = orjson.loads(text)
         if not isinstance(values, dict):
             raise ValueError("a record is a JSON object")
         if values.get("schema") == 1:

@@ -116,11 +116,11 @@ def test_a_second_write_replaces_the_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("", "Expecting value"),
-        ("{", "Expecting property name"),
+        ("", "empty document"),
+        ("{", "end of data"),
         ("[1, 2]", "JSON object"),
         ('{"name": "somebody else\'s"}', "unknown record field"),
-        ("\udcff", "decode"),
+        ("\udcff", "UTF-8"),
     ],
 )
 def test_a_foreign_file_is_a_warning(tmp_path: Path, text: str, cause: str) -> None:

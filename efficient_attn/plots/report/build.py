@@ -13,7 +13,7 @@ from pathlib import Path
 
 from efficient_attn import __version__
 from efficient_attn.bench.record import Record
-from efficient_attn.bench.store import Store
+from efficient_attn.bench.store import Store, without_collector
 from efficient_attn.plots.report.payload import payload
 
 SCRIPTS = ("base", "chart", "table", "curves", "accuracy", "records", "rule", "picker", "page")
@@ -39,7 +39,8 @@ def report(
     if target.is_dir():
         raise IsADirectoryError(f"{target} is a folder: name a file, e.g. {target / 'report.html'}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    text = page(records, store.folder.resolve().name, str(store.folder), store.warnings)
+    with without_collector():
+        text = page(records, store.folder.resolve().name, str(store.folder), store.warnings)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8")

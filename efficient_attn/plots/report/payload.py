@@ -145,7 +145,7 @@ def payload(records: Iterable[Record]) -> dict[str, Any]:
                 "contestant": found.contestant,
                 "text": str(found),
             }
-            for found in crossovers(records)
+            for found in crossovers(rows)
         ],
         "others": [_other(record) for record in records if record.measure != "cost"],
         "accuracy": [_task(task) for task in tasks],
